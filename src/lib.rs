@@ -1,0 +1,1 @@
+//! rawshard: a vshard router whose requests cross it as MessagePack bytes.
