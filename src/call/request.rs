@@ -1,0 +1,240 @@
+//! `Request` and `Reply`: the one door into the data plane, for all front ends.
+
+use std::time::Duration;
+
+use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
+use crate::slab::Key;
+use crate::time::Time;
+use crate::wire::{iproto, mp};
+
+/// The client's own handle of a call, given back in its [`Reply`]. The index is small and dense: engines keep tables by it.
+pub type Token = Key;
+
+/// Who waits for the answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Client {
+    /// Fibers of the host.
+    Host = 0,
+    /// The control loop: discovery, health, master search.
+    Control = 1,
+}
+
+pub const CLIENTS: usize = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    Read,
+    Write,
+}
+
+impl Mode {
+    /// As `vshard.storage.call` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Read => "read",
+            Mode::Write => "write",
+        }
+    }
+}
+
+/// How an instance is chosen: vshard's mode, `prefer_replica` and `balance`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    pub mode: Mode,
+    pub prefer_replica: bool,
+    pub balance: bool,
+}
+
+impl Access {
+    pub const RW: Access = Access { mode: Mode::Write, prefer_replica: false, balance: false };
+    pub const RO: Access = Access { mode: Mode::Read, prefer_replica: false, balance: false };
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// `vshard.storage.call` at the owner of the bucket, with retries and redirects.
+    Bucket(BucketId),
+    /// A plain CALL at an instance of the replicaset that `access` picks.
+    Replicaset(ReplicasetIdx),
+    /// A plain CALL at this instance.
+    Instance(InstanceIdx),
+    /// Nothing is called: the answer is the replicaset that owns the bucket, one unsigned integer ([`ReplicasetIdx`]).
+    Route(BucketId),
+}
+
+/// One call to carry out. Every accepted request gets exactly one [`Reply`], by its deadline at the latest.
+#[derive(Debug)]
+pub struct Request {
+    pub token: Token,
+    pub client: Client,
+    pub target: Target,
+    pub access: Access,
+    pub deadline: Time,
+    /// Bound of one attempt of a read (vshard's `request_timeout`); None: the whole time.
+    pub attempt_timeout: Option<Duration>,
+    pub body: Body,
+}
+
+/// The body of an IPROTO CALL, built once in the caller's buffer and sent as often as needed.
+#[derive(Debug, Default)]
+pub struct Body(pub Vec<u8>);
+
+impl Body {
+    /// A body without anything, for [`Target::Route`].
+    pub fn empty(buffer: Vec<u8>) -> Body {
+        Body(buffer)
+    }
+
+    /// `vshard.storage.call(bucket, mode, func, args)`. `func` is a MessagePack string, `args` a MessagePack array, both
+    /// checked by the caller. `buffer` is used again: its content is dropped, its capacity kept.
+    pub fn storage_call(mut buffer: Vec<u8>, bucket: BucketId, mode: Mode, func: &[u8], args: &[u8]) -> Body {
+        begin_storage_call(&mut buffer, bucket, mode, func);
+        buffer.extend_from_slice(args);
+        Body(buffer)
+    }
+
+    /// The same for arguments that hold tuple extensions: they leave as plain arrays, which every storage understands.
+    pub fn storage_call_without_tuples(
+        mut buffer: Vec<u8>,
+        bucket: BucketId,
+        mode: Mode,
+        func: &[u8],
+        args: &[u8],
+    ) -> mp::Result<Body> {
+        begin_storage_call(&mut buffer, bucket, mode, func);
+        mp::copy_without_tuples(args, &mut buffer)?;
+        Ok(Body(buffer))
+    }
+
+    /// A plain CALL of `func`, a function's name, with `args`, a MessagePack array.
+    pub fn call(mut buffer: Vec<u8>, func: &str, args: &[u8]) -> Body {
+        buffer.clear();
+        iproto::begin_call_body(&mut buffer, func);
+        buffer.extend_from_slice(args);
+        Body(buffer)
+    }
+}
+
+fn begin_storage_call(buffer: &mut Vec<u8>, bucket: BucketId, mode: Mode, func: &[u8]) {
+    buffer.clear();
+    buffer.extend_from_slice(STORAGE_CALL);
+    mp::write_uint(buffer, u64::from(bucket.number()));
+    mp::write_str(buffer, mode.name());
+    buffer.extend_from_slice(func);
+}
+
+/// `{FUNCTION_NAME: 'vshard.storage.call', TUPLE: [4 values…`, as far as it is the same for all.
+const STORAGE_CALL: &[u8] = b"\x82\x22\xb3vshard.storage.call\x21\x94";
+
+/// What became of a request.
+#[derive(Debug)]
+pub struct Reply {
+    pub token: Token,
+    pub outcome: Outcome,
+    bytes: Vec<u8>,
+    /// Where an array header that counts the values begins; it ends where the values begin.
+    array: usize,
+    data: usize,
+    end: usize,
+    count: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The values that the function returned.
+    Values,
+    /// One value, the error as vshard would give it: a map.
+    Failed,
+}
+
+impl Reply {
+    /// `bytes[data..end]` are `count` well-formed values. An array header is put in front of them, in place if the bytes
+    /// before them leave room.
+    pub(crate) fn new(
+        token: Token,
+        outcome: Outcome,
+        mut bytes: Vec<u8>,
+        data: usize,
+        end: usize,
+        count: u32,
+    ) -> Reply {
+        let mut header = [0u8; 5];
+        let len = array_header(count, &mut header);
+        if data >= len {
+            bytes[data - len..data].copy_from_slice(&header[..len]);
+            return Reply { token, outcome, bytes, array: data - len, data, end, count };
+        }
+        let mut moved = Vec::with_capacity(len + end - data);
+        moved.extend_from_slice(&header[..len]);
+        moved.extend_from_slice(&bytes[data..end]);
+        Reply { token, outcome, end: moved.len(), bytes: moved, array: 0, data: len, count }
+    }
+
+    /// One value written by `write` into `buffer`, whose content is dropped.
+    pub(crate) fn single(
+        token: Token,
+        outcome: Outcome,
+        mut buffer: Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Reply {
+        buffer.clear();
+        buffer.push(0x91);
+        write(&mut buffer);
+        let end = buffer.len();
+        Reply { token, outcome, bytes: buffer, array: 0, data: 1, end, count: 1 }
+    }
+
+    /// A copy of `values` in `buffer`.
+    pub(crate) fn copied(
+        token: Token,
+        outcome: Outcome,
+        mut buffer: Vec<u8>,
+        values: &[u8],
+        count: u32,
+    ) -> Reply {
+        buffer.clear();
+        let mut header = [0u8; 5];
+        let len = array_header(count, &mut header);
+        buffer.reserve(len + values.len());
+        buffer.extend_from_slice(&header[..len]);
+        buffer.extend_from_slice(values);
+        let end = buffer.len();
+        Reply { token, outcome, bytes: buffer, array: 0, data: len, end, count }
+    }
+
+    /// How many values there are; for a failure one, the error.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The values, one after another.
+    pub fn values(&self) -> &[u8] {
+        &self.bytes[self.data..self.end]
+    }
+
+    /// The values as one MessagePack array.
+    pub fn array(&self) -> &[u8] {
+        &self.bytes[self.array..self.end]
+    }
+
+    /// The buffer, to be used again.
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+fn array_header(count: u32, header: &mut [u8; 5]) -> usize {
+    if count <= 15 {
+        header[0] = 0x90 | count as u8;
+        return 1;
+    }
+    if let Ok(count) = u16::try_from(count) {
+        header[0] = 0xdc;
+        header[1..3].copy_from_slice(&count.to_be_bytes());
+        return 3;
+    }
+    header[0] = 0xdd;
+    header[1..5].copy_from_slice(&count.to_be_bytes());
+    5
+}

@@ -1,0 +1,3 @@
+//! The control loop: configuration, discovery, master search; the only publisher of topology.
+
+pub mod config;

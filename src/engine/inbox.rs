@@ -1,0 +1,124 @@
+//! The two queues between a client and an engine: requests in, replies out. Each hop moves a batch under one short lock
+//! and costs a wake only when the other side sleeps.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::call::request::{Client, Reply, Request, Token};
+
+/// Makes a sleeping thread look at its queue. Callable from any thread, any number of times.
+pub trait Wake: Send + Sync {
+    fn wake(&self);
+}
+
+#[derive(Debug)]
+pub enum Message {
+    Call(Request),
+    /// The caller has left: no reply is wanted any more.
+    Cancel(Client, Token),
+    /// Forget what is known of connections' pauses: reconnect now. Sent after a reconfiguration.
+    Refresh,
+    /// End all calls with an error and leave the loop.
+    Stop,
+}
+
+/// Into an engine. Any thread posts, the engine's thread takes.
+pub struct Inbox {
+    queue: Mutex<Vec<Message>>,
+    /// True while the engine may be blocked in its poller: whoever posts then must wake it.
+    sleeping: AtomicBool,
+    waker: Arc<dyn Wake>,
+}
+
+impl Inbox {
+    pub fn new(waker: Arc<dyn Wake>) -> Inbox {
+        Inbox { queue: Mutex::new(Vec::new()), sleeping: AtomicBool::new(false), waker }
+    }
+
+    pub fn post(&self, message: Message) {
+        lock(&self.queue).push(message);
+        self.signal();
+    }
+
+    /// Posts a batch; `batch` is left empty with its capacity.
+    pub fn post_all(&self, batch: &mut Vec<Message>) {
+        {
+            let mut queue = lock(&self.queue);
+            if queue.is_empty() {
+                std::mem::swap(&mut *queue, batch);
+            } else {
+                queue.append(batch);
+            }
+        }
+        self.signal();
+    }
+
+    /// Takes all that was posted; `into` must be empty.
+    pub fn take(&self, into: &mut Vec<Message>) {
+        std::mem::swap(&mut *lock(&self.queue), into);
+    }
+
+    /// Announces that the engine is about to block. False: something came meanwhile, don't.
+    pub fn prepare_sleep(&self) -> bool {
+        // SeqCst with the load in `signal`: either the poster sees `sleeping`, or we see its message.
+        self.sleeping.store(true, Ordering::SeqCst);
+        let empty = lock(&self.queue).is_empty();
+        if !empty {
+            self.sleeping.store(false, Ordering::SeqCst);
+        }
+        empty
+    }
+
+    pub fn awake(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    fn signal(&self) {
+        if self.sleeping.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+}
+
+/// Out of an engine to one client. The engine's thread puts batches, the client takes.
+pub struct Outbox {
+    queue: Mutex<Vec<Reply>>,
+    waker: Arc<dyn Wake>,
+}
+
+impl Outbox {
+    pub fn new(waker: Arc<dyn Wake>) -> Outbox {
+        Outbox { queue: Mutex::new(Vec::new()), waker }
+    }
+
+    /// Hands over a batch; `batch` is left empty with its capacity. The client is woken once for all that it has not
+    /// taken yet.
+    pub fn put_all(&self, batch: &mut Vec<Reply>) {
+        if batch.is_empty() {
+            return;
+        }
+        let first = {
+            let mut queue = lock(&self.queue);
+            let first = queue.is_empty();
+            if first {
+                std::mem::swap(&mut *queue, batch);
+            } else {
+                queue.append(batch);
+            }
+            first
+        };
+        if first {
+            self.waker.wake();
+        }
+    }
+
+    /// Takes all replies; `into` must be empty.
+    pub fn take(&self, into: &mut Vec<Reply>) {
+        std::mem::swap(&mut *lock(&self.queue), into);
+    }
+}
+
+/// A panic under one of these locks cannot leave a queue half changed: pushes and swaps are whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

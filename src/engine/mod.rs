@@ -1,0 +1,3 @@
+//! Engine threads: all sockets to storages, one turn at a time.
+
+pub mod inbox;

@@ -1,0 +1,1 @@
+//! The edges that run inside Tarantool.

@@ -1,0 +1,6 @@
+//! Bytes on the wire: MessagePack, IPROTO, authentication, and vshard's storage conventions.
+
+pub mod auth;
+pub mod iproto;
+pub mod mp;
+pub mod vshard;

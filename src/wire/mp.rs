@@ -1,0 +1,519 @@
+//! A cursor over borrowed MessagePack: peek, skip, span. Nothing is decoded into trees, nothing recurses, and every
+//! length is checked against the bytes that are really there. Writing is rmp's, into a plain `Vec<u8>`.
+//!
+//! Format: <https://github.com/msgpack/msgpack/blob/master/spec.md>.
+
+use rmp::Marker;
+
+/// MessagePack extension type of a Tarantool tuple (IPROTO feature `dml_tuple_extension`, Tarantool 3.0 and later):
+/// a format id, then the plain array.
+pub const EXT_TUPLE: i8 = 7;
+
+/// Tuples within tuples deeper than this are refused; Tarantool itself produces one level.
+const MAX_TUPLE_DEPTH: usize = 256;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    #[error("the bytes end in the middle of a value")]
+    Truncated,
+    #[error("byte 0xc1 is not MessagePack")]
+    Reserved,
+    #[error("expected {0}")]
+    Expected(&'static str),
+    #[error("a tuple extension that does not hold one array")]
+    BadTuple,
+    #[error("bytes follow where the value should end")]
+    Trailing,
+}
+
+pub type Result<T> = std::result::Result<T, Fault>;
+
+/// What kind of value comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Nil,
+    Bool,
+    Uint,
+    Int,
+    Float,
+    Str,
+    Bin,
+    Array,
+    Map,
+    Ext,
+}
+
+impl Kind {
+    /// The type's name as an error message for users spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Nil => "nil",
+            Kind::Bool => "boolean",
+            Kind::Uint | Kind::Int => "integer",
+            Kind::Float => "double",
+            Kind::Str => "string",
+            Kind::Bin => "varbinary",
+            Kind::Array => "array",
+            Kind::Map => "map",
+            Kind::Ext => "extension",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub fn new(bytes: &'a [u8]) -> Cursor<'a> {
+        Cursor { bytes, at: 0 }
+    }
+
+    /// Offset of the next unread byte.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    pub fn is_at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    /// Succeeds only if everything was read.
+    pub fn finish(self) -> Result<()> {
+        if self.is_at_end() { Ok(()) } else { Err(Fault::Trailing) }
+    }
+
+    pub fn peek(&self) -> Result<Kind> {
+        let byte = *self.bytes.get(self.at).ok_or(Fault::Truncated)?;
+        Ok(match Marker::from_u8(byte) {
+            Marker::Null => Kind::Nil,
+            Marker::True | Marker::False => Kind::Bool,
+            Marker::FixPos(_) | Marker::U8 | Marker::U16 | Marker::U32 | Marker::U64 => Kind::Uint,
+            Marker::FixNeg(_) | Marker::I8 | Marker::I16 | Marker::I32 | Marker::I64 => Kind::Int,
+            Marker::F32 | Marker::F64 => Kind::Float,
+            Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => Kind::Str,
+            Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => Kind::Bin,
+            Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => Kind::Array,
+            Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => Kind::Map,
+            Marker::Reserved => return Err(Fault::Reserved),
+            _ => Kind::Ext,
+        })
+    }
+
+    /// Takes a nil if one comes next.
+    pub fn take_nil(&mut self) -> Result<bool> {
+        let nil = self.peek()? == Kind::Nil;
+        self.at += usize::from(nil);
+        Ok(nil)
+    }
+
+    pub fn bool(&mut self) -> Result<bool> {
+        match self.byte()? {
+            0xc2 => Ok(false),
+            0xc3 => Ok(true),
+            _ => Err(Fault::Expected("a boolean")),
+        }
+    }
+
+    /// An unsigned integer of any width; a signed encoding of a value that is not negative counts too.
+    pub fn uint(&mut self) -> Result<u64> {
+        const WHAT: Fault = Fault::Expected("an unsigned integer");
+        let signed = |value: i64| u64::try_from(value).map_err(|_| WHAT);
+        match Marker::from_u8(self.byte()?) {
+            Marker::FixPos(value) => Ok(u64::from(value)),
+            Marker::U8 => Ok(u64::from(self.byte()?)),
+            Marker::U16 => Ok(self.be(2)?),
+            Marker::U32 => Ok(self.be(4)?),
+            Marker::U64 => self.be(8),
+            Marker::I8 => signed(i64::from(self.byte()? as i8)),
+            Marker::I16 => signed(i64::from(self.be(2)? as i16)),
+            Marker::I32 => signed(i64::from(self.be(4)? as i32)),
+            Marker::I64 => signed(self.be(8)? as i64),
+            _ => Err(WHAT),
+        }
+    }
+
+    /// Any number as a double.
+    pub fn number(&mut self) -> Result<f64> {
+        match Marker::from_u8(self.byte()?) {
+            Marker::FixPos(value) => Ok(f64::from(value)),
+            Marker::FixNeg(value) => Ok(f64::from(value)),
+            Marker::U8 => Ok(f64::from(self.byte()?)),
+            Marker::U16 => Ok(self.be(2)? as f64),
+            Marker::U32 => Ok(self.be(4)? as f64),
+            Marker::U64 => Ok(self.be(8)? as f64),
+            Marker::I8 => Ok(f64::from(self.byte()? as i8)),
+            Marker::I16 => Ok(f64::from(self.be(2)? as i16)),
+            Marker::I32 => Ok(f64::from(self.be(4)? as i32)),
+            Marker::I64 => Ok(self.be(8)? as i64 as f64),
+            Marker::F32 => Ok(f64::from(f32::from_bits(self.be(4)? as u32))),
+            Marker::F64 => Ok(f64::from_bits(self.be(8)?)),
+            _ => Err(Fault::Expected("a number")),
+        }
+    }
+
+    /// A string's bytes; Tarantool does not promise UTF-8.
+    pub fn str(&mut self) -> Result<&'a [u8]> {
+        let len = match Marker::from_u8(self.byte()?) {
+            Marker::FixStr(len) => u64::from(len),
+            Marker::Str8 => u64::from(self.byte()?),
+            Marker::Str16 => self.be(2)?,
+            Marker::Str32 => self.be(4)?,
+            _ => return Err(Fault::Expected("a string")),
+        };
+        self.take(len)
+    }
+
+    /// A string or binary: IPROTO peers send either for a scramble.
+    pub fn bytes(&mut self) -> Result<&'a [u8]> {
+        if self.peek()? != Kind::Bin {
+            return self.str();
+        }
+        let len = match Marker::from_u8(self.byte()?) {
+            Marker::Bin8 => u64::from(self.byte()?),
+            Marker::Bin16 => self.be(2)?,
+            _ => self.be(4)?,
+        };
+        self.take(len)
+    }
+
+    /// Number of items that follow.
+    pub fn array(&mut self) -> Result<u32> {
+        match Marker::from_u8(self.byte()?) {
+            Marker::FixArray(len) => Ok(u32::from(len)),
+            Marker::Array16 => Ok(self.be(2)? as u32),
+            Marker::Array32 => Ok(self.be(4)? as u32),
+            _ => Err(Fault::Expected("an array")),
+        }
+    }
+
+    /// Number of key-value pairs that follow.
+    pub fn map(&mut self) -> Result<u32> {
+        match Marker::from_u8(self.byte()?) {
+            Marker::FixMap(len) => Ok(u32::from(len)),
+            Marker::Map16 => Ok(self.be(2)? as u32),
+            Marker::Map32 => Ok(self.be(4)? as u32),
+            _ => Err(Fault::Expected("a map")),
+        }
+    }
+
+    /// Passes over one value of any kind and depth.
+    pub fn skip(&mut self) -> Result<()> {
+        self.skip_many(1).map(|_| ())
+    }
+
+    /// Passes over `count` values; tells whether a tuple extension was among them at any depth.
+    pub fn skip_many(&mut self, count: u64) -> Result<bool> {
+        let mut pending = count;
+        let mut tuples = false;
+        while pending > 0 {
+            // Each value takes a byte at least: a header that promises more than is left fails here, early.
+            if pending > (self.bytes.len() - self.at) as u64 {
+                return Err(Fault::Truncated);
+            }
+            let step = self.step()?;
+            tuples |= step.tuple;
+            self.at = step.end;
+            pending = pending - 1 + step.children;
+        }
+        Ok(tuples)
+    }
+
+    /// The bytes of the next value, passed over.
+    pub fn span(&mut self) -> Result<&'a [u8]> {
+        let from = self.at;
+        self.skip()?;
+        Ok(&self.bytes[from..self.at])
+    }
+
+    /// What is left, unread.
+    pub fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Length of the header and plain payload of the value here, and how many child values follow it.
+    fn step(&self) -> Result<Step> {
+        let mut here = *self;
+        let plain = |payload: u64, children: u64, tuple: bool| (payload, children, tuple);
+        let (payload, children, tuple) = match Marker::from_u8(here.byte()?) {
+            Marker::FixPos(_) | Marker::FixNeg(_) | Marker::Null | Marker::True | Marker::False => {
+                plain(0, 0, false)
+            }
+            Marker::U8 | Marker::I8 => plain(1, 0, false),
+            Marker::U16 | Marker::I16 => plain(2, 0, false),
+            Marker::U32 | Marker::I32 | Marker::F32 => plain(4, 0, false),
+            Marker::U64 | Marker::I64 | Marker::F64 => plain(8, 0, false),
+            Marker::FixStr(len) => plain(u64::from(len), 0, false),
+            Marker::Str8 | Marker::Bin8 => plain(here.be(1)?, 0, false),
+            Marker::Str16 | Marker::Bin16 => plain(here.be(2)?, 0, false),
+            Marker::Str32 | Marker::Bin32 => plain(here.be(4)?, 0, false),
+            Marker::FixArray(len) => plain(0, u64::from(len), false),
+            Marker::Array16 => plain(0, here.be(2)?, false),
+            Marker::Array32 => plain(0, here.be(4)?, false),
+            Marker::FixMap(len) => plain(0, 2 * u64::from(len), false),
+            Marker::Map16 => plain(0, 2 * here.be(2)?, false),
+            Marker::Map32 => plain(0, 2 * here.be(4)?, false),
+            Marker::FixExt1 => here.ext(1)?,
+            Marker::FixExt2 => here.ext(2)?,
+            Marker::FixExt4 => here.ext(4)?,
+            Marker::FixExt8 => here.ext(8)?,
+            Marker::FixExt16 => here.ext(16)?,
+            Marker::Ext8 => {
+                let len = here.be(1)?;
+                here.ext(len)?
+            }
+            Marker::Ext16 => {
+                let len = here.be(2)?;
+                here.ext(len)?
+            }
+            Marker::Ext32 => {
+                let len = here.be(4)?;
+                here.ext(len)?
+            }
+            Marker::Reserved => return Err(Fault::Reserved),
+        };
+        let body = here.at;
+        here.take(payload)?;
+        Ok(Step { body, end: here.at, children, tuple })
+    }
+
+    /// After the marker and length of an extension: its payload length without children, and whether it is a tuple.
+    fn ext(&mut self, len: u64) -> Result<(u64, u64, bool)> {
+        let kind = self.byte()? as i8;
+        Ok((len, 0, kind == EXT_TUPLE))
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        let byte = *self.bytes.get(self.at).ok_or(Fault::Truncated)?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    /// A big-endian number of `width` bytes (1, 2, 4 or 8).
+    fn be(&mut self, width: usize) -> Result<u64> {
+        let bytes = self.take(width as u64)?;
+        Ok(bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+
+    fn take(&mut self, len: u64) -> Result<&'a [u8]> {
+        let rest = &self.bytes[self.at..];
+        if len > rest.len() as u64 {
+            return Err(Fault::Truncated);
+        }
+        self.at += len as usize;
+        Ok(&rest[..len as usize])
+    }
+}
+
+struct Step {
+    /// Where the payload starts.
+    body: usize,
+    end: usize,
+    children: u64,
+    tuple: bool,
+}
+
+/// Copies one well-formed value to `out` with each tuple extension replaced by the plain array inside it.
+pub fn copy_without_tuples(value: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    // Inside a tuple: how many values were pending around it, and where its bytes must end.
+    let mut open: Vec<(u64, usize)> = Vec::new();
+    let mut cursor = Cursor::new(value);
+    let mut copied = 0;
+    let mut pending = 1u64;
+    while pending > 0 {
+        let step = cursor.step()?;
+        pending = pending - 1 + step.children;
+        if step.tuple {
+            if open.len() == MAX_TUPLE_DEPTH {
+                return Err(Fault::BadTuple);
+            }
+            let mut inside = Cursor { bytes: &value[..step.end], at: step.body };
+            inside.uint().map_err(|_| Fault::BadTuple)?;
+            if inside.peek().map_err(|_| Fault::BadTuple)? != Kind::Array {
+                return Err(Fault::BadTuple);
+            }
+            out.extend_from_slice(&value[copied..cursor.at]);
+            copied = inside.at;
+            cursor.at = inside.at;
+            open.push((pending, step.end));
+            pending += 1;
+        } else {
+            cursor.at = step.end;
+        }
+        while let Some(&(around, end)) = open.last() {
+            if cursor.at > end {
+                return Err(Fault::BadTuple);
+            }
+            if pending != around {
+                break;
+            }
+            if cursor.at != end {
+                return Err(Fault::BadTuple);
+            }
+            open.pop();
+        }
+    }
+    out.extend_from_slice(&value[copied..cursor.at]);
+    cursor.finish()
+}
+
+/// Appends a map key.
+pub fn write_str(out: &mut Vec<u8>, text: &str) {
+    write_bytes_as_str(out, text.as_bytes());
+}
+
+/// Appends bytes under a string header, whatever their encoding.
+pub fn write_bytes_as_str(out: &mut Vec<u8>, text: &[u8]) {
+    infallible(rmp::encode::write_str_len(out, text.len() as u32));
+    out.extend_from_slice(text);
+}
+
+pub fn write_uint(out: &mut Vec<u8>, value: u64) {
+    infallible(rmp::encode::write_uint(out, value));
+}
+
+pub fn write_array_len(out: &mut Vec<u8>, len: u32) {
+    infallible(rmp::encode::write_array_len(out, len));
+}
+
+pub fn write_map_len(out: &mut Vec<u8>, len: u32) {
+    infallible(rmp::encode::write_map_len(out, len));
+}
+
+pub fn write_nil(out: &mut Vec<u8>) {
+    out.push(0xc0);
+}
+
+pub fn write_bool(out: &mut Vec<u8>, value: bool) {
+    out.push(if value { 0xc3 } else { 0xc2 });
+}
+
+pub fn write_double(out: &mut Vec<u8>, value: f64) {
+    infallible(rmp::encode::write_f64(out, value));
+}
+
+/// rmp reports the writer's errors; a `Vec` has none.
+fn infallible<T, E>(written: std::result::Result<T, E>) {
+    debug_assert!(written.is_ok());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_every_marker() {
+        let samples: &[&[u8]] = &[
+            b"\x00",
+            b"\x7f",
+            b"\xe0",
+            b"\xc0",
+            b"\xc2",
+            b"\xc3",
+            b"\xcc\x01",
+            b"\xcd\x00\x01",
+            b"\xce\x00\x00\x00\x01",
+            b"\xcf\x00\x00\x00\x00\x00\x00\x00\x01",
+            b"\xd0\xff",
+            b"\xd1\xff\xff",
+            b"\xd2\xff\xff\xff\xff",
+            b"\xd3\xff\xff\xff\xff\xff\xff\xff\xff",
+            b"\xca\x7f\xc0\x00\x00",
+            b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00",
+            b"\xa1a",
+            b"\xd9\x01a",
+            b"\xda\x00\x01a",
+            b"\xdb\x00\x00\x00\x01a",
+            b"\xc4\x01a",
+            b"\xc5\x00\x01a",
+            b"\xc6\x00\x00\x00\x01a",
+            b"\x91\x01",
+            b"\xdc\x00\x01\x01",
+            b"\xdd\x00\x00\x00\x01\x01",
+            b"\x81\x01\x02",
+            b"\xde\x00\x01\x01\x02",
+            b"\xdf\x00\x00\x00\x01\x01\x02",
+            b"\xd4\x01a",
+            b"\xd5\x01ab",
+            b"\xd6\x01abcd",
+            b"\xd7\x01abcdefgh",
+            b"\xd8\x01abcdefghijklmnop",
+            b"\xc7\x01\x01a",
+            b"\xc8\x00\x01\x01a",
+            b"\xc9\x00\x00\x00\x01\x01a",
+        ];
+        for sample in samples {
+            let mut cursor = Cursor::new(sample);
+            assert_eq!(cursor.span(), Ok(*sample));
+            assert_eq!(cursor.finish(), Ok(()));
+            for cut in 0..sample.len() {
+                assert_eq!(
+                    Cursor::new(&sample[..cut]).skip(),
+                    Err(Fault::Truncated),
+                    "{sample:02x?} cut at {cut}"
+                );
+            }
+        }
+        assert_eq!(Cursor::new(b"\xc1").skip(), Err(Fault::Reserved));
+    }
+
+    #[test]
+    fn a_deep_value_needs_no_stack() {
+        let mut deep = vec![0x91; 1_000_000];
+        deep.push(0x01);
+        assert_eq!(Cursor::new(&deep).skip(), Ok(()));
+        deep.pop();
+        assert_eq!(Cursor::new(&deep).skip(), Err(Fault::Truncated));
+    }
+
+    #[test]
+    fn a_promise_of_more_than_there_is_fails_at_once() {
+        assert_eq!(Cursor::new(b"\xdf\xff\xff\xff\xff\x01").skip(), Err(Fault::Truncated));
+        let bomb: Vec<u8> = [0xdd, 0xff, 0xff, 0xff, 0xff].repeat(100_000);
+        assert_eq!(Cursor::new(&bomb).skip(), Err(Fault::Truncated));
+    }
+
+    #[test]
+    fn tuples_become_arrays() {
+        let cases: &[(&[u8], &[u8])] = &[
+            (b"\x92\x01\xd6\x07\x00\x92\x01\x02", b"\x92\x01\x92\x01\x02"),
+            // A tuple in a map in a tuple, then a value behind it.
+            (b"\x92\xc7\x09\x07\x00\x91\x81\x05\xd5\x07\x00\x90\xc0\xc0", b"\x92"),
+        ];
+        let mut out = Vec::new();
+        copy_without_tuples(cases[0].0, &mut out).unwrap();
+        assert_eq!(out, cases[0].1);
+        let nested = b"\x92\xc7\x07\x07\x00\x91\x81\x05\xd4\x07\x00\x03";
+        out.clear();
+        assert_eq!(copy_without_tuples(nested, &mut out), Err(Fault::BadTuple), "a tuple without its array");
+        let nested = b"\x92\xc7\x08\x07\x00\x91\x81\x05\xd5\x07\x00\x90\x03";
+        out.clear();
+        copy_without_tuples(nested, &mut out).unwrap();
+        assert_eq!(out, b"\x92\x91\x81\x05\x90\x03");
+        assert_eq!(Cursor::new(nested).skip_many(1), Ok(true));
+    }
+
+    #[test]
+    fn a_tuple_must_end_with_its_array() {
+        let cases: &[(&[u8], Fault)] = &[
+            (b"\x91\xd6\x07\x00\x91\x01\x02", Fault::BadTuple),
+            (b"\x91\xd6\x07\x00\x93\x01\x02\x03", Fault::BadTuple),
+            (b"\x91\xd6\x07\x00\x93\x01\x02", Fault::Truncated),
+            (b"\x91\xd4\x07\x00", Fault::BadTuple),
+        ];
+        for (bad, fault) in cases {
+            assert_eq!(copy_without_tuples(bad, &mut Vec::new()), Err(*fault), "{bad:02x?}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_every_width() {
+        assert_eq!(Cursor::new(b"\xcf\x00\x00\x00\x00\x00\x00\x00\x05").uint(), Ok(5));
+        assert_eq!(Cursor::new(b"\xd1\x00\x05").uint(), Ok(5));
+        assert_eq!(Cursor::new(b"\xff").uint(), Err(Fault::Expected("an unsigned integer")));
+        assert_eq!(Cursor::new(b"\xca\x3f\x80\x00\x00").number(), Ok(1.0));
+        assert_eq!(Cursor::new(b"\xe0").number(), Ok(-32.0));
+    }
+}
