@@ -6,8 +6,10 @@
 #![deny(unsafe_code)]
 
 pub mod call;
+pub mod conn;
 pub mod control;
 pub mod engine;
+pub mod error;
 pub mod ids;
 pub mod metrics;
 pub mod route;

@@ -1,3 +1,113 @@
-//! Calls: the request and the reply, what a storage's answer means, and what follows.
+//! Calls: the request and the reply, what a storage's answer means, and what follows from it.
 
 pub mod request;
+pub mod verdict;
+pub mod wheel;
+
+use std::time::Duration;
+
+use crate::conn::Payload;
+use crate::ids::{InstanceIdx, ReplicasetIdx};
+use crate::slab::Key;
+use crate::time::Time;
+use request::{Access, Client, Request, Target, Token};
+use verdict::Envelope;
+
+/// Pause while a redirect names a replicaset that this router does not have (router: 50 ms polls of the configuration).
+pub const UNKNOWN_DESTINATION_PAUSE: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// So many refusals of one call are followed at once; a cycle of storages that redirect to each other is slowed down after.
+const FREE_HOPS: u32 = 2;
+
+/// One call from accepted to answered.
+pub struct Call {
+    pub token: Token,
+    pub client: Client,
+    pub target: Target,
+    pub access: Access,
+    pub deadline: Time,
+    pub attempt_timeout: Option<Duration>,
+    pub payload: Payload,
+    pub stage: Stage,
+    /// What the timer is set to: the deadline, or something before it.
+    pub timer: Time,
+    /// The replicaset of the last attempt.
+    pub replicaset: Option<ReplicasetIdx>,
+    /// Instances that failed this call; see [`crate::route::pick`].
+    pub tried: u64,
+    /// Refusals and failed resolves so far.
+    pub hops: u32,
+    pub attempts: u32,
+    /// The newest refusal or resolve error, encoded: what the caller gets if the deadline comes.
+    pub last_error: Option<Box<[u8]>>,
+    /// A redirect named this replicaset, which was not in the configuration.
+    pub destination: Option<Box<str>>,
+}
+
+/// Where a call is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// To be sent in this turn.
+    Ready,
+    /// In the queue of an instance that has no connection, or too much to do.
+    Waiting(InstanceIdx),
+    /// An instance has it, under this key of its connection.
+    Sent(InstanceIdx, Key),
+    /// Its bucket is being looked for.
+    Resolving,
+    /// Until the timer.
+    Paused,
+}
+
+impl Call {
+    pub fn new(request: Request) -> Call {
+        Call {
+            token: request.token,
+            client: request.client,
+            target: request.target,
+            access: request.access,
+            deadline: request.deadline,
+            attempt_timeout: request.attempt_timeout,
+            payload: Payload::new(request.body.0),
+            stage: Stage::Ready,
+            timer: request.deadline,
+            replicaset: None,
+            tried: 0,
+            hops: 0,
+            attempts: 0,
+            last_error: None,
+            destination: None,
+        }
+    }
+
+    pub fn envelope(&self) -> Envelope {
+        match self.target {
+            Target::Bucket(_) => Envelope::Storage,
+            _ => Envelope::Plain,
+        }
+    }
+
+    /// Another refusal: how long to wait before asking again.
+    pub fn next_pause(&mut self) -> Duration {
+        self.hops += 1;
+        match self.hops.checked_sub(FREE_HOPS + 1) {
+            None => Duration::ZERO,
+            Some(doublings) => FIRST_PAUSE.saturating_mul(1 << doublings.min(10)).min(LONGEST_PAUSE),
+        }
+    }
+
+    /// When an attempt that starts now is given up in favour of another instance: `request_timeout`, but the last attempt
+    /// gets what is left. Only reads have attempts.
+    pub fn attempt_deadline(&self, now: Time) -> Time {
+        match self.attempt_timeout {
+            Some(timeout)
+                if self.access.mode == request::Mode::Read && !matches!(self.target, Target::Instance(_)) =>
+            {
+                let end = now.after(timeout);
+                if end.after(timeout) > self.deadline { self.deadline } else { end }
+            }
+            _ => self.deadline,
+        }
+    }
+}

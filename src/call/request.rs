@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
+pub use crate::route::pick::{Access, Mode};
 use crate::slab::Key;
 use crate::time::Time;
 use crate::wire::{iproto, mp};
@@ -21,35 +22,6 @@ pub enum Client {
 }
 
 pub const CLIENTS: usize = 2;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    Read,
-    Write,
-}
-
-impl Mode {
-    /// As `vshard.storage.call` takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Read => "read",
-            Mode::Write => "write",
-        }
-    }
-}
-
-/// How an instance is chosen: vshard's mode, `prefer_replica` and `balance`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Access {
-    pub mode: Mode,
-    pub prefer_replica: bool,
-    pub balance: bool,
-}
-
-impl Access {
-    pub const RW: Access = Access { mode: Mode::Write, prefer_replica: false, balance: false };
-    pub const RO: Access = Access { mode: Mode::Read, prefer_replica: false, balance: false };
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {

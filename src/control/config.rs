@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::route::address::{Address, Secret};
+pub use crate::route::topology::Limits;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiscoveryMode {
@@ -36,21 +37,6 @@ pub struct ReplicasetConfig {
     pub weight: f64,
     pub master_auto: bool,
     pub instances: Vec<InstanceConfig>,
-}
-
-/// Bounds of D12. Beyond them a caller waits within its deadline.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Calls under way per instance and engine; further ones queue behind them.
-    pub in_flight: u32,
-    /// Bytes written to one connection that the peer has not taken yet.
-    pub queued_bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { in_flight: 100_000, queued_bytes: 256 << 20 }
-    }
 }
 
 #[derive(Clone, Debug)]

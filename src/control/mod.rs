@@ -1,3 +1,223 @@
-//! The control loop: configuration, discovery, master search; the only publisher of topology.
+//! The control loop: bucket discovery and master search as a state machine, whose questions are ordinary requests to an
+//! engine. It and reconfiguration are the only ones to publish topology.
 
 pub mod config;
+mod discovery;
+mod masters;
+pub mod publish;
+pub mod thread;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::call::request::{Access, Body, Client, Outcome, Reply, Request, Target};
+use crate::engine::core::Report;
+use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
+use crate::route::buckets::Buckets;
+use crate::slab::Slab;
+use crate::time::Time;
+use crate::wire::mp::{self, Cursor, Kind};
+use crate::wire::vshard::{self, ErrorView};
+use config::DiscoveryMode;
+use discovery::Discovery;
+use masters::Masters;
+use publish::Publisher;
+
+/// What a request of the control loop was for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Discovery(ReplicasetIdx),
+    Master(ReplicasetIdx, InstanceIdx),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// The topology was configured anew.
+    Configured(DiscoveryMode),
+    DiscoveryWakeup,
+    DiscoverySet(DiscoveryMode),
+    MasterSearchWakeup,
+    Stop,
+}
+
+/// What `info` shows of the control loop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    pub discovery_mode: DiscoveryMode,
+    pub discovery_error: Option<String>,
+}
+
+pub struct Control {
+    publisher: Arc<Publisher>,
+    buckets: Arc<Buckets>,
+    discovery: Discovery,
+    masters: Masters,
+    open: Slab<Purpose>,
+    requests: VecDeque<Request>,
+}
+
+impl Control {
+    pub fn new(publisher: Arc<Publisher>, buckets: Arc<Buckets>, mode: DiscoveryMode) -> Control {
+        Control {
+            publisher,
+            buckets,
+            discovery: Discovery::new(mode),
+            masters: Masters::default(),
+            open: Slab::new(),
+            requests: VecDeque::new(),
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        Status {
+            discovery_mode: self.discovery.mode(),
+            discovery_error: self.discovery.last_error().map(String::from),
+        }
+    }
+
+    pub fn handle_command(&mut self, command: Command, now: Time) {
+        match command {
+            Command::Configured(mode) => {
+                let topology = self.publisher.topology();
+                self.discovery.set_mode(mode, now);
+                self.discovery.set_replicasets(topology.live().map(|rs| rs.idx), now);
+                let auto = topology.live().filter(|rs| rs.master_auto).map(|rs| rs.idx);
+                self.masters.set_replicasets(auto, now);
+            }
+            Command::DiscoveryWakeup => self.discovery.wakeup(now),
+            Command::DiscoverySet(mode) => self.discovery.set_mode(mode, now),
+            Command::MasterSearchWakeup => self.masters.wakeup(now),
+            Command::Stop => {}
+        }
+    }
+
+    pub fn handle_report(&mut self, report: &Report, now: Time) {
+        match *report {
+            Report::NonMaster { replicaset, replica, master } => {
+                let topology = self.publisher.topology();
+                // Old news once the master has changed.
+                if topology.replicaset(replicaset).is_some_and(|rs| rs.master == Some(replica)) {
+                    self.publisher.set_master(replicaset, master);
+                }
+                self.masters.wakeup_one(replicaset, now);
+            }
+            Report::MissingMaster(replicaset) => self.masters.wakeup_one(replicaset, now),
+        }
+    }
+
+    pub fn handle_reply(&mut self, reply: &Reply, now: Time) {
+        match self.open.remove(reply.token) {
+            Some(Purpose::Discovery(replicaset)) => self.handle_page(replicaset, reply, now),
+            Some(Purpose::Master(replicaset, instance)) => {
+                let is_master = reply.outcome == Outcome::Values && says_is_master(reply.values());
+                if let Some(master) = self.masters.handle_answer(replicaset, instance, is_master, now) {
+                    self.publisher.set_master(replicaset, Some(master));
+                }
+            }
+            None => {}
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some((replicaset, from)) = self.discovery.poll_page(now) {
+            let mut args = vec![0x91, 0x81];
+            mp::write_str(&mut args, "from");
+            mp::write_uint(&mut args, from);
+            let body = Body::call(Vec::new(), "vshard.storage.buckets_discovery", &args);
+            let target = Target::Replicaset(replicaset);
+            self.ask(Purpose::Discovery(replicaset), target, Access::RO, body, discovery::TIMEOUT, now);
+        }
+        while let Some(replicaset) = self.masters.poll_search(now) {
+            let topology = self.publisher.topology();
+            let instances =
+                topology.replicaset(replicaset).map(|rs| rs.instances.clone()).unwrap_or_default();
+            self.masters.asked(replicaset, instances.len() as u32, now);
+            for instance in instances {
+                let mut args = vec![0x91];
+                mp::write_str(&mut args, "info");
+                let body = Body::call(Vec::new(), "vshard.storage._call", &args);
+                let purpose = Purpose::Master(replicaset, instance);
+                self.ask(purpose, Target::Instance(instance), Access::RW, body, masters::TIMEOUT, now);
+            }
+        }
+    }
+
+    pub fn next_timeout(&self) -> Option<Time> {
+        [self.discovery.next_timeout(), self.masters.next_timeout()].into_iter().flatten().min()
+    }
+
+    pub fn poll_request(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    fn ask(
+        &mut self,
+        purpose: Purpose,
+        target: Target,
+        access: Access,
+        body: Body,
+        timeout: Duration,
+        now: Time,
+    ) {
+        let token = self.open.insert(purpose);
+        let deadline = now.after(timeout);
+        let client = Client::Control;
+        self.requests.push_back(Request {
+            token,
+            client,
+            target,
+            access,
+            deadline,
+            attempt_timeout: None,
+            body,
+        });
+    }
+
+    fn handle_page(&mut self, replicaset: ReplicasetIdx, reply: &Reply, now: Time) {
+        let topology = self.publisher.topology();
+        let Some(rs) = topology.replicaset(replicaset) else { return };
+        // A storage may refuse by value: `nil, err`.
+        let page = match reply.outcome {
+            Outcome::Failed => Err(describe(reply.values())),
+            Outcome::Values => vshard::discovery_page(reply.values()).map_err(|fault| fault.to_string()),
+        };
+        match page {
+            Ok(page) => {
+                let count = self.buckets.count();
+                for bucket in page.buckets.iter().filter_map(|id| BucketId::new(u64::from(*id), count)) {
+                    self.buckets.set(bucket, replicaset);
+                }
+                let unknown = count - self.buckets.known();
+                self.discovery.handle_page(replicaset, page.next_from, unknown, now);
+            }
+            Err(error) => {
+                if self.discovery.handle_failure(replicaset, error.clone(), now) {
+                    log::warn!("discovery: replicaset {} gives no buckets: {error}", rs.id);
+                }
+            }
+        }
+    }
+}
+
+fn describe(error: &[u8]) -> String {
+    String::from_utf8_lossy(ErrorView::parse(error).message).into_owned()
+}
+
+/// `values` is what `vshard.storage._call('info')` returned: a map with `is_master`.
+fn says_is_master(values: &[u8]) -> bool {
+    let read = || {
+        let mut cursor = Cursor::new(values);
+        let mut is_master = false;
+        for _ in 0..cursor.map()? {
+            let key = if cursor.peek()? == Kind::Str { cursor.str()? } else { cursor.span()? };
+            if key == b"is_master" && cursor.peek()? == Kind::Bool {
+                is_master = cursor.bool()?;
+            } else {
+                cursor.skip()?;
+            }
+        }
+        Ok::<bool, mp::Fault>(is_master)
+    };
+    read().unwrap_or(false)
+}

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::call::request::{Client, Reply, Request, Token};
+use crate::call::request::{Client, Request, Token};
 
 /// Makes a sleeping thread look at its queue. Callable from any thread, any number of times.
 pub trait Wake: Send + Sync {
@@ -80,20 +80,20 @@ impl Inbox {
     }
 }
 
-/// Out of an engine to one client. The engine's thread puts batches, the client takes.
-pub struct Outbox {
-    queue: Mutex<Vec<Reply>>,
+/// Out of an engine to one client: replies, or reports. The engine's thread puts batches, the client takes.
+pub struct Outbox<T> {
+    queue: Mutex<Vec<T>>,
     waker: Arc<dyn Wake>,
 }
 
-impl Outbox {
-    pub fn new(waker: Arc<dyn Wake>) -> Outbox {
+impl<T> Outbox<T> {
+    pub fn new(waker: Arc<dyn Wake>) -> Outbox<T> {
         Outbox { queue: Mutex::new(Vec::new()), waker }
     }
 
     /// Hands over a batch; `batch` is left empty with its capacity. The client is woken once for all that it has not
     /// taken yet.
-    pub fn put_all(&self, batch: &mut Vec<Reply>) {
+    pub fn put_all(&self, batch: &mut Vec<T>) {
         if batch.is_empty() {
             return;
         }
@@ -112,8 +112,8 @@ impl Outbox {
         }
     }
 
-    /// Takes all replies; `into` must be empty.
-    pub fn take(&self, into: &mut Vec<Reply>) {
+    /// Takes all there is; `into` must be empty.
+    pub fn take(&self, into: &mut Vec<T>) {
         std::mem::swap(&mut *lock(&self.queue), into);
     }
 }

@@ -1,3 +1,8 @@
-//! Engine threads: all sockets to storages, one turn at a time.
+//! Engine threads: all sockets to storages, one turn at a time. `core` decides, `thread` moves bytes.
 
+pub mod core;
 pub mod inbox;
+mod peer;
+mod resolve;
+pub mod sys;
+pub mod thread;

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::ids::{InstanceIdx, ReplicasetIdx};
 
@@ -15,12 +16,23 @@ pub struct InstanceState {
     pub connects: AtomicU64,
     pub in_flight: AtomicU32,
     /// The last reason why a connection failed or ended; empty when none did.
-    pub last_error: Mutex<String>,
+    last_error: Mutex<String>,
     /// An engine saw it silent past the ping timeout.
     pub suspect: AtomicBool,
 }
 
 impl InstanceState {
+    pub fn set_last_error(&self, reason: &str) {
+        let mut text = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        text.clear();
+        text.push_str(reason);
+    }
+
+    /// A text that never shows a secret.
+    pub fn last_error(&self) -> String {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub fn is_connected(&self) -> bool {
         self.ready.load(Ordering::Relaxed) > 0
     }
@@ -61,6 +73,35 @@ pub struct Replicaset {
     pub by_priority: Vec<InstanceIdx>,
 }
 
+/// Bounds of D12. Beyond them a caller waits within its deadline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Calls under way per instance and engine; further ones queue behind them.
+    pub in_flight: u32,
+    /// Bytes written to one connection that the peer has not taken yet.
+    pub queued_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { in_flight: 100_000, queued_bytes: 256 << 20 }
+    }
+}
+
+/// How often engines look whether a silent peer still answers, and how long they wait for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pings {
+    pub interval: Duration,
+    pub timeout: Duration,
+}
+
+impl Default for Pings {
+    /// vshard's failover_interval and failover_ping_timeout (`vshard/consts.lua`).
+    fn default() -> Self {
+        Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(5) }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
     /// Grows with each snapshot.
@@ -71,7 +112,10 @@ pub struct Topology {
     pub instances: Vec<Option<Instance>>,
     /// Live replicasets in the order of the newest configuration.
     pub order: Vec<ReplicasetIdx>,
-    by_id: HashMap<String, ReplicasetIdx>,
+    pub limits: Limits,
+    pub pings: Pings,
+    /// Made of the above by [`Topology::index`].
+    pub by_id: HashMap<String, ReplicasetIdx>,
 }
 
 impl Topology {
@@ -83,8 +127,18 @@ impl Topology {
         self.instances.get(idx.slot())?.as_ref()
     }
 
+    /// The instance of `replicaset` that a storage names so.
+    pub fn instance_by_id(&self, replicaset: &Replicaset, id: &str) -> Option<InstanceIdx> {
+        let named = |instance: &Instance| {
+            instance.id == id
+                || instance.endpoint.uuid.as_deref() == Some(id)
+                || instance.name.as_deref() == Some(id)
+        };
+        replicaset.instances.iter().copied().find(|idx| self.instance(*idx).is_some_and(named))
+    }
+
     /// By the key of the configuration; storages name replicasets so in redirects.
-    pub fn by_id(&self, id: &str) -> Option<ReplicasetIdx> {
+    pub fn replicaset_by_id(&self, id: &str) -> Option<ReplicasetIdx> {
         self.by_id.get(id).copied()
     }
 

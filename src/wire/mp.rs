@@ -374,6 +374,10 @@ pub fn write_uint(out: &mut Vec<u8>, value: u64) {
     infallible(rmp::encode::write_uint(out, value));
 }
 
+pub fn write_int(out: &mut Vec<u8>, value: i64) {
+    infallible(rmp::encode::write_sint(out, value));
+}
+
 pub fn write_array_len(out: &mut Vec<u8>, len: u32) {
     infallible(rmp::encode::write_array_len(out, len));
 }

@@ -1,0 +1,367 @@
+//! One upstream connection as a state machine: greeting, authentication, pipelined requests, pings, reconnecting. It
+//! holds the bytes both ways and knows neither sockets nor calls: whoever sends gives an owner of type `T` and finds it
+//! again with the answer.
+
+mod backoff;
+mod recv;
+mod send;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use recv::LARGE;
+pub use send::SendQueue;
+
+use crate::ids::Sync;
+use crate::route::topology::{Endpoint, Pings};
+use crate::slab::{Key, Slab};
+use crate::time::Time;
+use crate::wire::auth;
+use crate::wire::iproto::{self, GREETING_LEN, Greeting, TYPE_CHUNK, TYPE_ERROR, TYPE_OK};
+use backoff::Backoff;
+use recv::RecvBuf;
+
+/// From the first packet to the answer to AUTH: net.box's own connect timeout.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+// Syncs of the connection itself: no slab index gets so high.
+const SYNC_AUTH: Sync = Sync(u64::MAX);
+const SYNC_PING: Sync = Sync(u64::MAX - 1);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// No connection until then.
+    Down {
+        retry_at: Time,
+    },
+    Connecting {
+        since: Time,
+    },
+    Greeting {
+        since: Time,
+    },
+    Auth {
+        since: Time,
+    },
+    Ready,
+}
+
+#[derive(Debug)]
+pub enum Event<T> {
+    /// Authenticated: requests can be sent.
+    Ready,
+    Answer(Answer<T>),
+    /// An answer to nobody: its owner has left.
+    Late,
+    /// The peer broke the protocol or refused us; the connection must be closed with this reason.
+    Fatal(String),
+}
+
+/// An answer's place in the receive buffer.
+#[derive(Debug)]
+pub struct Answer<T> {
+    pub owner: T,
+    pub kind: u64,
+    /// For [`Conn::received`]: the body of the packet.
+    pub body: Range<usize>,
+}
+
+pub struct Conn<T> {
+    endpoint: Endpoint,
+    pings: Pings,
+    state: State,
+    backoff: Backoff,
+    recv: RecvBuf,
+    pub send: SendQueue,
+    /// sync → owner. A sync carries the slot's generation, so that an answer finds its owner or nobody.
+    pending: Slab<T>,
+    last_received: Time,
+    ping_sent: Option<Time>,
+    /// Why there is no connection; empty at first.
+    last_error: String,
+}
+
+impl<T> Conn<T> {
+    pub fn new(endpoint: Endpoint, pings: Pings, now: Time) -> Conn<T> {
+        Conn {
+            endpoint,
+            pings,
+            state: State::Down { retry_at: now },
+            backoff: Backoff::default(),
+            recv: RecvBuf::new(),
+            send: SendQueue::default(),
+            pending: Slab::new(),
+            last_received: now,
+            ping_sent: None,
+            last_error: String::new(),
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.state == State::Ready
+    }
+
+    /// There is a socket, or one is being made.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.state, State::Down { .. })
+    }
+
+    /// There was a failure since the last time it was ready.
+    pub fn has_failed(&self) -> bool {
+        !self.last_error.is_empty() && !self.is_ready()
+    }
+
+    /// Requests that wait for an answer.
+    pub fn in_flight(&self) -> u32 {
+        self.pending.used()
+    }
+
+    pub fn last_error(&self) -> &str {
+        if self.last_error.is_empty() { "connecting" } else { &self.last_error }
+    }
+
+    /// A ping has not been answered in time.
+    pub fn is_silent(&self, now: Time) -> bool {
+        self.ping_sent.is_some_and(|sent| now.since(sent) >= self.pings.timeout)
+    }
+
+    // Commands.
+
+    /// Sends a request whose body is `body`. Only while ready. `owner` comes back with the answer, or from
+    /// [`Conn::handle_closed`].
+    pub fn send(&mut self, owner: T, kind: u8, body: &Payload) -> Key {
+        let key = self.pending.insert(owner);
+        let sync = Sync(key.pack());
+        match body {
+            Payload::Small(bytes) => self.send.append(|out| {
+                iproto::write_request_head(out, kind, sync, bytes.len());
+                out.extend_from_slice(bytes);
+            }),
+            Payload::Large(bytes) => {
+                self.send.append(|out| iproto::write_request_head(out, kind, sync, bytes.len()));
+                self.send.append_shared(Arc::clone(bytes));
+            }
+        }
+        key
+    }
+
+    /// The owner has left; a late answer will be counted and dropped.
+    pub fn abandon(&mut self, key: Key) -> Option<T> {
+        self.pending.remove(key)
+    }
+
+    /// Try again now, not when the pause is over.
+    pub fn hurry(&mut self, now: Time) {
+        if let State::Down { retry_at } = &mut self.state {
+            *retry_at = (*retry_at).min(now);
+        }
+    }
+
+    // What happened.
+
+    /// The pause is over: true once, and a socket is to be opened.
+    pub fn start_connecting(&mut self, now: Time) -> bool {
+        match self.state {
+            State::Down { retry_at } if retry_at <= now => {
+                self.state = State::Connecting { since: now };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub fn handle_connected(&mut self, now: Time) {
+        if let State::Connecting { since } = self.state {
+            self.state = State::Greeting { since };
+            self.last_received = now;
+        }
+    }
+
+    /// The connection is gone, or was never made. Gives the owners that wait for answers which will not come.
+    pub fn handle_closed(&mut self, reason: &str, random: u64, now: Time) -> Vec<T> {
+        self.last_error.clear();
+        self.last_error.push_str(reason);
+        self.state = State::Down { retry_at: now.after(self.backoff.next(random)) };
+        self.recv.clear();
+        self.send.clear();
+        self.ping_sent = None;
+        let keys: Vec<Key> = self.pending.keys().collect();
+        keys.into_iter().filter_map(|key| self.pending.remove(key)).collect()
+    }
+
+    /// Where to read into; then say how much with [`Conn::handle_received`].
+    pub fn recv_space(&mut self) -> &mut [u8] {
+        self.recv.space()
+    }
+
+    pub fn handle_received(&mut self, count: usize, now: Time) {
+        self.recv.filled(count);
+        self.last_received = now;
+        self.ping_sent = None;
+    }
+
+    /// True: the peer did not do its part in time (handshake), and the connection is to be closed.
+    pub fn handle_timeout(&mut self, now: Time) -> Option<&'static str> {
+        match self.state {
+            State::Connecting { since } if now.since(since) >= HANDSHAKE_TIMEOUT => {
+                Some("connecting timed out")
+            }
+            State::Greeting { since } | State::Auth { since } if now.since(since) >= HANDSHAKE_TIMEOUT => {
+                Some("the handshake timed out")
+            }
+            State::Ready => {
+                if self.ping_sent.is_none() && now.since(self.last_received) >= self.pings.interval {
+                    self.send.append(|out| iproto::write_ping(out, SYNC_PING));
+                    self.ping_sent = Some(now);
+                }
+                // With requests under way their deadlines decide; the peer may be busy with one of them.
+                (self.is_silent(now) && self.in_flight() == 0).then_some("no answer to a ping")
+            }
+            _ => None,
+        }
+    }
+
+    /// When [`Conn::handle_timeout`] or [`Conn::start_connecting`] has something to do.
+    pub fn next_timeout(&self) -> Time {
+        match self.state {
+            State::Down { retry_at } => retry_at,
+            State::Connecting { since } | State::Greeting { since } | State::Auth { since } => {
+                since.after(HANDSHAKE_TIMEOUT)
+            }
+            State::Ready => match self.ping_sent {
+                None => self.last_received.after(self.pings.interval),
+                Some(sent) if self.in_flight() == 0 => sent.after(self.pings.timeout),
+                // Silent with requests under way: looked at again at the pace of pings.
+                Some(sent) => {
+                    sent.after(self.pings.timeout).max(self.last_received.after(self.pings.interval))
+                }
+            },
+        }
+    }
+
+    // What to do next.
+
+    /// The next thing in what was received; None when more bytes are needed.
+    pub fn poll_event(&mut self) -> Option<Event<T>> {
+        match self.state {
+            State::Down { .. } | State::Connecting { .. } => None,
+            State::Greeting { since } => self.greet(since),
+            State::Auth { .. } | State::Ready => self.next_answer(),
+        }
+    }
+
+    /// Bytes of an answer. Good until [`Conn::recv_space`] is called.
+    pub fn received(&self, range: Range<usize>) -> &[u8] {
+        self.recv.bytes(range)
+    }
+
+    /// The buffer of the answer just polled, if nothing else is in it; ranges stay good in it.
+    pub fn take_received(&mut self) -> Option<Vec<u8>> {
+        self.recv.take_buffer()
+    }
+
+    fn greet(&mut self, since: Time) -> Option<Event<T>> {
+        let bytes: &[u8; GREETING_LEN] = self.recv.unread().first_chunk()?;
+        let greeting = match Greeting::parse(bytes) {
+            Ok(greeting) => greeting,
+            Err(what) => return Some(Event::Fatal(what.to_string())),
+        };
+        self.recv.consume(GREETING_LEN);
+        if let Some(expected) = &self.endpoint.uuid
+            && !expected.eq_ignore_ascii_case(&greeting.uuid)
+            // A stub server before its box is configured (tarantool/cartridge) shows this one; vshard accepts it too.
+            && greeting.uuid != NIL_UUID
+        {
+            return Some(Event::Fatal(format!(
+                "instance UUID mismatch: expected {expected}, got {}",
+                greeting.uuid
+            )));
+        }
+        match &self.endpoint.user {
+            Some(user) if user != "guest" || self.endpoint.password.is_some() => {
+                let password = self.endpoint.password.as_ref().map_or("", |password| password.reveal());
+                let scramble = auth::chap_sha1(password, &greeting.salt);
+                self.send.append(|out| iproto::write_auth(out, SYNC_AUTH, user, &scramble));
+                self.state = State::Auth { since };
+                self.next_answer()
+            }
+            _ => Some(self.become_ready()),
+        }
+    }
+
+    fn become_ready(&mut self) -> Event<T> {
+        self.state = State::Ready;
+        self.backoff.reset();
+        self.last_error.clear();
+        Event::Ready
+    }
+
+    fn next_answer(&mut self) -> Option<Event<T>> {
+        loop {
+            let packet = match self.recv.next_frame() {
+                Ok(packet) => packet?,
+                Err(fault) => return Some(Event::Fatal(format!("invalid frame: {fault}"))),
+            };
+            let header = match iproto::header(self.recv.bytes(packet.clone())) {
+                Ok(header) => header,
+                Err(fault) => return Some(Event::Fatal(format!("invalid packet header: {fault}"))),
+            };
+            let body = packet.start + header.body..packet.end;
+            match header.sync {
+                SYNC_PING => continue,
+                SYNC_AUTH if matches!(self.state, State::Auth { .. }) => {
+                    return Some(self.authenticated(header.kind, body));
+                }
+                _ if header.kind == TYPE_CHUNK => continue,
+                sync => {
+                    if header.kind != TYPE_OK && header.kind & TYPE_ERROR == 0 {
+                        return Some(Event::Fatal(format!("unexpected packet type {}", header.kind)));
+                    }
+                    return Some(match self.pending.remove(Key::unpack(sync.0)) {
+                        Some(owner) => Event::Answer(Answer { owner, kind: header.kind, body }),
+                        None if self.state == State::Ready => Event::Late,
+                        None => Event::Fatal(self.refusal(header.kind, body)),
+                    });
+                }
+            }
+        }
+    }
+
+    fn authenticated(&mut self, kind: u64, body: Range<usize>) -> Event<T> {
+        if kind == TYPE_OK { self.become_ready() } else { Event::Fatal(self.refusal(kind, body)) }
+    }
+
+    fn refusal(&self, kind: u64, body: Range<usize>) -> String {
+        match iproto::answer(self.recv.bytes(body)) {
+            Ok(answer) if kind & TYPE_ERROR != 0 => {
+                String::from_utf8_lossy(answer.message.unwrap_or_default()).into_owned()
+            }
+            _ => format!("unexpected packet of type {kind} in the handshake"),
+        }
+    }
+}
+
+const NIL_UUID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// The body of a request. What is small is copied beside others; what is large is shared.
+#[derive(Debug, Clone)]
+pub enum Payload {
+    Small(Vec<u8>),
+    Large(Arc<Vec<u8>>),
+}
+
+impl Payload {
+    pub fn new(bytes: Vec<u8>) -> Payload {
+        const SHARE: usize = 16 << 10;
+        if bytes.len() < SHARE { Payload::Small(bytes) } else { Payload::Large(Arc::new(bytes)) }
+    }
+
+    /// The buffer, if it is ours alone.
+    pub fn into_buffer(self) -> Vec<u8> {
+        match self {
+            Payload::Small(bytes) => bytes,
+            Payload::Large(bytes) => Arc::try_unwrap(bytes).unwrap_or_default(),
+        }
+    }
+}

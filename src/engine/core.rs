@@ -1,0 +1,801 @@
+//! All state of one engine thread, as a *turn*: what happened and `now` in, what to do out. It introduces connections
+//! and calls to each other; no syscall, no clock.
+//!
+//! A turn is [`Core::begin_turn`], any `handle_*`, then [`Core::finish_turn`]; after it the thread carries out
+//! [`Core::poll_action`], writes what [`Core::take_dirty`] names, and hands over [`Core::replies`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use crate::call::Stage;
+use crate::call::request::{CLIENTS, Client, Outcome, Reply, Request, Target, Token};
+use crate::call::verdict::{self, Verdict};
+use crate::call::wheel::Wheel;
+use crate::call::{Call, UNKNOWN_DESTINATION_PAUSE};
+use crate::conn::{self, Answer, Event};
+use crate::engine::inbox::Message;
+use crate::engine::peer::{Owner, Peer};
+use crate::engine::resolve::Searches;
+use crate::error::Failure;
+use crate::ids::{CallId, InstanceIdx, ReplicasetIdx};
+use crate::metrics::Counters;
+use crate::route::address::Address;
+use crate::route::buckets::Buckets;
+use crate::route::pick;
+use crate::route::topology::Topology;
+use crate::slab::Slab;
+use crate::time::Time;
+use crate::wire::vshard::{ErrorView, write_failure};
+
+/// Reads leave an instance alone for so long after it said that it can not serve (consts.lua: REPLICA_BACKOFF_INTERVAL).
+const REPLICA_BACKOFF: Duration = Duration::from_secs(5);
+/// Pause of a write that waits for the control loop to learn who the master is.
+const MASTER_PAUSE: Duration = Duration::from_millis(10);
+
+/// Something for the thread to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action {
+    Connect(InstanceIdx),
+    Close(InstanceIdx),
+}
+
+/// Something for the control loop to know.
+#[derive(Debug, PartialEq, Eq, Clone)]
+pub enum Report {
+    /// `replica` says that it is not the master of `replicaset`; `master` may be the one.
+    NonMaster { replicaset: ReplicasetIdx, replica: InstanceIdx, master: Option<InstanceIdx> },
+    /// A write found no master.
+    MissingMaster(ReplicasetIdx),
+}
+
+pub struct Core {
+    source: Arc<ArcSwap<Topology>>,
+    pub(super) topology: Arc<Topology>,
+    pub(super) buckets: Arc<Buckets>,
+    pub(super) counters: Arc<Counters>,
+    /// By [`InstanceIdx`]. Boxed, so that one is taken out of its place while its answers are handled.
+    pub(super) peers: Vec<Option<Box<Peer>>>,
+    pub(super) calls: Slab<Call>,
+    wheel: Wheel,
+    /// By client and token index: the call of that token, packed.
+    by_token: [Vec<u64>; CLIENTS],
+    /// Calls to be sent in this turn.
+    pub(super) ready: VecDeque<CallId>,
+    pub(super) searches: Searches,
+    balance: Vec<u32>,
+    actions: VecDeque<Action>,
+    dirty: Vec<InstanceIdx>,
+    replies: [Vec<Reply>; CLIENTS],
+    reports: Vec<Report>,
+    /// No connection has a timeout before this.
+    conn_timer: Time,
+    random: u64,
+    expired: Vec<u32>,
+    stopped: bool,
+}
+
+impl Core {
+    /// `seed` drives the jitter of reconnects.
+    pub fn new(
+        source: Arc<ArcSwap<Topology>>,
+        buckets: Arc<Buckets>,
+        counters: Arc<Counters>,
+        seed: u64,
+        now: Time,
+    ) -> Core {
+        Core {
+            source,
+            topology: Arc::new(Topology::default()),
+            buckets,
+            counters,
+            peers: Vec::new(),
+            calls: Slab::new(),
+            wheel: Wheel::new(now),
+            by_token: Default::default(),
+            ready: VecDeque::new(),
+            searches: Searches::default(),
+            balance: Vec::new(),
+            actions: VecDeque::new(),
+            dirty: Vec::new(),
+            replies: Default::default(),
+            reports: Vec::new(),
+            conn_timer: Time::ZERO,
+            random: seed | 1,
+            expired: Vec::new(),
+            stopped: false,
+        }
+    }
+
+    // Plain getters.
+
+    pub fn address(&self, idx: InstanceIdx) -> Option<&Address> {
+        self.peer(idx).map(|peer| &peer.address)
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Calls under way.
+    pub fn in_flight(&self) -> u32 {
+        self.calls.used()
+    }
+
+    /// When [`Core::finish_turn`] has something to do even if nothing happens; None: never.
+    pub fn next_timeout(&self) -> Option<Time> {
+        if !self.ready.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let conns = (self.conn_timer != Time::NEVER).then_some(self.conn_timer);
+        [self.wheel.next(), self.searches.next_end(), conns].into_iter().flatten().min()
+    }
+
+    // What happened.
+
+    /// Adopts a new topology if there is one; a turn sees exactly one.
+    pub fn begin_turn(&mut self, now: Time) {
+        let newest = self.source.load();
+        if newest.epoch != self.topology.epoch {
+            let newest = Arc::clone(&newest);
+            self.adopt(newest, now);
+        }
+        self.counters.turns.add(1);
+    }
+
+    pub fn handle_message(&mut self, message: Message, now: Time) {
+        match message {
+            Message::Call(request) => self.accept(request, now),
+            Message::Cancel(client, token) => self.cancel(client, token),
+            Message::Refresh => {
+                self.peers.iter_mut().flatten().for_each(|peer| peer.conn.hurry(now));
+                self.conn_timer = now;
+            }
+            Message::Stop => self.stop(),
+        }
+    }
+
+    pub fn handle_connected(&mut self, idx: InstanceIdx, now: Time) {
+        if let Some(peer) = self.peer_mut(idx) {
+            peer.conn.handle_connected(now);
+        }
+    }
+
+    /// Where bytes from this instance go; None if it is unknown.
+    pub fn recv_space(&mut self, idx: InstanceIdx) -> Option<&mut [u8]> {
+        self.peer_mut(idx).map(|peer| peer.conn.recv_space())
+    }
+
+    /// `count` bytes were read into [`Core::recv_space`].
+    pub fn handle_received(&mut self, idx: InstanceIdx, count: usize, now: Time) {
+        self.counters.bytes_in.add(count as u64);
+        // Out of its place while its answers are handled: those may look at all other peers.
+        let Some(mut peer) = self.peers.get_mut(idx.slot()).and_then(Option::take) else { return };
+        peer.conn.handle_received(count, now);
+        let mut fatal = None;
+        let mut became_ready = false;
+        while let Some(event) = peer.conn.poll_event() {
+            match event {
+                Event::Answer(answer) => self.handle_answer(idx, &mut peer, answer, now),
+                Event::Late => self.counters.late.add(1),
+                Event::Ready => became_ready = true,
+                Event::Fatal(reason) => {
+                    fatal = Some(reason);
+                    break;
+                }
+            }
+        }
+        if became_ready {
+            self.became_ready(&peer);
+        }
+        // Answers make room, a new connection even more.
+        peer.admit(&self.topology.limits, &mut self.calls, &mut self.ready);
+        let retired_idle = peer.retired && peer.conn.in_flight() == 0;
+        self.peers[idx.slot()] = Some(peer);
+        self.mark_dirty(idx);
+        if let Some(reason) = fatal {
+            self.counters.protocol_errors.add(1);
+            self.actions.push_back(Action::Close(idx));
+            self.handle_closed(idx, &reason, now);
+        } else if retired_idle {
+            self.retire(idx);
+        }
+    }
+
+    /// The connection is gone, or could not be made.
+    pub fn handle_closed(&mut self, idx: InstanceIdx, reason: &str, now: Time) {
+        let random = self.next_random();
+        let Some(peer) = self.peer_mut(idx) else { return };
+        if !peer.conn.is_open() {
+            return;
+        }
+        let was_ready = peer.conn.is_ready();
+        let first = peer.conn.last_error() != reason;
+        let owners = peer.conn.handle_closed(reason, random, now);
+        let next = peer.conn.next_timeout();
+        if was_ready {
+            peer.state.ready.fetch_sub(1, Ordering::Relaxed);
+        }
+        peer.state.set_last_error(reason);
+        if first {
+            // Once per reason, not per try: a storage that is down would fill the disk otherwise.
+            log::warn!("connection to {} at {} is lost: {reason}", peer.id, peer.address);
+        }
+        let retired = peer.retired;
+        self.counters.disconnects.add(1);
+        self.conn_timer = self.conn_timer.min(next);
+        for owner in owners {
+            match owner {
+                Owner::Call(id) => {
+                    let failure = self.no_connection(idx);
+                    self.fail(id, &failure);
+                }
+                Owner::Probe { bucket, serial, replicaset } => {
+                    self.probe_lost((bucket, serial, replicaset), now)
+                }
+            }
+        }
+        if retired {
+            self.retire(idx);
+        }
+    }
+
+    /// Deadlines, pauses, pings; then sends what became ready.
+    pub fn finish_turn(&mut self, now: Time) {
+        let mut expired = std::mem::take(&mut self.expired);
+        self.wheel.expire(now, &mut expired);
+        for index in expired.drain(..) {
+            if let Some(id) = self.calls.key_at(index) {
+                self.timer_fired(id, now);
+            }
+        }
+        self.expired = expired;
+        self.end_searches(now);
+        if now >= self.conn_timer {
+            self.conn_timers(now);
+        }
+        while let Some(id) = self.ready.pop_front() {
+            self.dispatch(id, now);
+        }
+        self.counters.in_flight.set(u64::from(self.calls.used()));
+        self.counters.in_flight_peak.set(u64::from(self.calls.peak()));
+        self.counters.slots.set(u64::from(self.calls.capacity()));
+    }
+
+    // What to do next.
+
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Instances with bytes to write; those not written whole must be remembered by the thread.
+    pub fn take_dirty(&mut self, into: &mut Vec<InstanceIdx>) {
+        for idx in &self.dirty {
+            if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
+                peer.dirty = false;
+            }
+        }
+        into.append(&mut self.dirty);
+    }
+
+    pub fn send_queue(&mut self, idx: InstanceIdx) -> Option<&mut conn::SendQueue> {
+        self.peer_mut(idx).map(|peer| &mut peer.conn.send)
+    }
+
+    /// `count` bytes were written: room for calls that wait.
+    pub fn handle_sent(&mut self, idx: InstanceIdx, count: usize) {
+        self.counters.bytes_out.add(count as u64);
+        if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
+            peer.conn.send.advance(count);
+            peer.admit(&self.topology.limits, &mut self.calls, &mut self.ready);
+        }
+    }
+
+    /// Replies for a client, to be taken out by the thread.
+    pub fn replies(&mut self, client: Client) -> &mut Vec<Reply> {
+        &mut self.replies[client as usize]
+    }
+
+    pub fn reports(&mut self) -> &mut Vec<Report> {
+        &mut self.reports
+    }
+
+    // Calls.
+
+    fn accept(&mut self, request: Request, now: Time) {
+        self.counters.calls.add(1);
+        let (client, token, deadline) = (request.client as usize, request.token, request.deadline);
+        let id = self.calls.insert(Call::new(request));
+        let table = &mut self.by_token[client];
+        if table.len() <= token.index as usize {
+            table.resize(token.index as usize + 1, u64::MAX);
+        }
+        table[token.index as usize] = id.pack();
+        if self.stopped {
+            return self.fail(id, &Failure::Stopped);
+        }
+        if deadline <= now {
+            // Not sent, not even a write: its caller has given up already.
+            self.counters.timeouts.add(1);
+            return self.fail(id, &Failure::Timeout);
+        }
+        self.wheel.set(id.index, deadline);
+        self.dispatch(id, now);
+    }
+
+    fn cancel(&mut self, client: Client, token: Token) {
+        let Some(packed) = self.by_token[client as usize].get(token.index as usize) else { return };
+        let id = CallId::unpack(*packed);
+        if self.calls.get(id).is_some_and(|call| call.token == token && call.client == client) {
+            self.counters.cancelled.add(1);
+            self.end(id);
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+        let ids: Vec<CallId> = self.calls.keys().collect();
+        for id in ids {
+            self.fail(id, &Failure::Stopped);
+        }
+        for (slot, peer) in self.peers.iter_mut().enumerate() {
+            if let Some(mut peer) = peer.take() {
+                peer.withdraw();
+                self.actions.push_back(Action::Close(InstanceIdx(slot as u32)));
+            }
+        }
+    }
+
+    /// Sends a call, or puts it where it waits.
+    pub(super) fn dispatch(&mut self, id: CallId, now: Time) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        if call.deadline <= now {
+            return self.deadline(id);
+        }
+        if let Some(destination) = call.destination.take() {
+            let known = self.topology.replicaset_by_id(&destination);
+            match (known, call.target) {
+                (Some(replicaset), Target::Bucket(bucket)) => self.buckets.set(bucket, replicaset),
+                _ => {
+                    call.destination = Some(destination);
+                    return self.pause(id, UNKNOWN_DESTINATION_PAUSE, now);
+                }
+            }
+        }
+        match call.target {
+            Target::Bucket(bucket) => match self.buckets.get(bucket) {
+                Some(replicaset) => self.dispatch_to_replicaset(id, replicaset, now),
+                None => self.resolve(bucket, id, now),
+            },
+            Target::Route(bucket) => match self.buckets.get(bucket) {
+                Some(replicaset) => self.finish_route(id, replicaset),
+                None => self.resolve(bucket, id, now),
+            },
+            Target::Replicaset(replicaset) => self.dispatch_to_replicaset(id, replicaset, now),
+            Target::Instance(idx) => self.dispatch_to_instance(id, idx, now),
+        }
+    }
+
+    fn dispatch_to_replicaset(&mut self, id: CallId, idx: ReplicasetIdx, now: Time) {
+        let topology = Arc::clone(&self.topology);
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let Some(replicaset) = topology.replicaset(idx) else {
+            if let Target::Bucket(bucket) = call.target {
+                self.buckets.forget_if(bucket, idx);
+                return self.resolve(bucket, id, now);
+            }
+            return self.fail(id, &Failure::Outdated);
+        };
+        call.replicaset = Some(idx);
+        if self.balance.len() <= idx.slot() {
+            self.balance.resize(idx.slot() + 1, 0);
+        }
+        let peers = &self.peers;
+        let usable = |idx: InstanceIdx| {
+            peers.get(idx.slot()).and_then(Option::as_ref).is_some_and(|peer| peer.is_usable(now))
+        };
+        match pick::pick(replicaset, call.access, call.tried, &mut self.balance[idx.slot()], usable) {
+            Some(instance) => self.dispatch_to_instance(id, instance, now),
+            None if replicaset.master_auto => {
+                self.reports.push(Report::MissingMaster(idx));
+                self.remember(id, &Failure::MissingMaster { replicaset: replicaset.id.clone() });
+                self.pause(id, MASTER_PAUSE, now);
+            }
+            None => self.fail(id, &Failure::MissingMaster { replicaset: replicaset.id.clone() }),
+        }
+    }
+
+    fn dispatch_to_instance(&mut self, id: CallId, idx: InstanceIdx, now: Time) {
+        let limits = self.topology.limits;
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut).filter(|peer| !peer.retired)
+        else {
+            return self.fail(id, &Failure::Outdated);
+        };
+        let is_read = call.access.mode == pick::Mode::Read;
+        if is_read && !matches!(call.target, Target::Instance(_)) && peer.backoff_until > now {
+            let replicaset = call.replicaset.and_then(|idx| self.topology.replicaset(idx));
+            let replicaset = replicaset.map(|replicaset| replicaset.id.clone()).unwrap_or_default();
+            let failure = Failure::ReplicasetInBackoff { replicaset, error: peer.backoff_error.clone() };
+            return self.fail(id, &failure);
+        }
+        if !peer.has_room(&limits) {
+            call.stage = Stage::Waiting(idx);
+            peer.wait(id, &self.calls);
+            return;
+        }
+        if call.attempts > 0 {
+            self.counters.retries.add(1);
+        }
+        call.attempts += 1;
+        let key = peer.conn.send(Owner::Call(id), crate::wire::iproto::TYPE_CALL, &call.payload);
+        call.stage = Stage::Sent(idx, key);
+        let timer = call.attempt_deadline(now);
+        if timer != call.timer {
+            call.timer = timer;
+            self.wheel.set(id.index, timer);
+        }
+        if !peer.dirty {
+            peer.dirty = true;
+            self.dirty.push(idx);
+        }
+    }
+
+    fn handle_answer(&mut self, idx: InstanceIdx, peer: &mut Peer, answer: Answer<Owner>, now: Time) {
+        let id = match answer.owner {
+            Owner::Call(id) => id,
+            Owner::Probe { bucket, serial, replicaset } => {
+                let body = peer.conn.received(answer.body);
+                return self.handle_probe((bucket, serial, replicaset), answer.kind, body, now);
+            }
+        };
+        let Some(call) = self.calls.get_mut(id) else { return self.counters.late.add(1) };
+        // The connection's entry is gone already: nothing is to be abandoned when the call ends.
+        call.stage = Stage::Ready;
+        let body = peer.conn.received(answer.body.clone());
+        match verdict::judge(call.envelope(), answer.kind, body) {
+            Ok(Verdict::Values { values, count }) => {
+                if body.len() < conn::LARGE {
+                    let Some(call) = self.end(id) else { return };
+                    let reply =
+                        Reply::copied(call.token, Outcome::Values, call.payload.into_buffer(), values, count);
+                    return self.reply(call.client, reply);
+                }
+                let end = answer.body.end;
+                let data = end - values.len();
+                let Some(call) = self.end(id) else { return };
+                let reply = match peer.conn.take_received() {
+                    Some(bytes) => Reply::new(call.token, Outcome::Values, bytes, data, end, count),
+                    None => {
+                        let values = peer.conn.received(data..end);
+                        Reply::copied(call.token, Outcome::Values, Vec::new(), values, count)
+                    }
+                };
+                self.reply(call.client, reply);
+            }
+            Ok(Verdict::Failed(error)) => self.fail_with(id, error.bytes()),
+            Ok(Verdict::Moved(error)) => self.moved(id, error.bytes(), now),
+            Ok(Verdict::NonMaster(error)) => self.non_master(id, idx, error.bytes(), now),
+            Ok(Verdict::Unusable(error)) => {
+                peer.backoff_until = now.after(REPLICA_BACKOFF);
+                peer.backoff_error = error.bytes().into();
+                self.try_elsewhere(id, idx, error.bytes());
+            }
+            Ok(Verdict::Elsewhere(error)) => self.try_elsewhere(id, idx, error.bytes()),
+            Err(fault) => {
+                self.counters.protocol_errors.add(1);
+                let failure = Failure::BadAnswer { instance: peer.id.clone(), what: fault.to_string() };
+                self.fail(id, &failure);
+            }
+        }
+    }
+
+    /// A refusal that says: not here, or not now.
+    fn moved(&mut self, id: CallId, error: &[u8], now: Time) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let (Target::Bucket(bucket), Some(asked)) = (call.target, call.replicaset) else {
+            return self.fail_with(id, error);
+        };
+        call.last_error = Some(error.into());
+        call.tried = 0;
+        self.buckets.forget_if(bucket, asked);
+        let destination = ErrorView::parse(error).destination.and_then(|id| std::str::from_utf8(id).ok());
+        let pause = call.next_pause();
+        match destination.map(|id| (id, self.topology.replicaset_by_id(id))) {
+            None => self.pause(id, pause, now),
+            Some((_, Some(replicaset))) => {
+                self.counters.redirects.add(1);
+                self.buckets.set(bucket, replicaset);
+                self.pause(id, pause, now);
+            }
+            Some((unknown, None)) => {
+                if call.destination.is_none() {
+                    log::warn!(
+                        "bucket {bucket} moves to replicaset {unknown}, which is not in the configuration"
+                    );
+                }
+                call.destination = Some(unknown.into());
+                self.pause(id, UNKNOWN_DESTINATION_PAUSE, now);
+            }
+        }
+    }
+
+    fn non_master(&mut self, id: CallId, asked: InstanceIdx, error: &[u8], now: Time) {
+        let topology = Arc::clone(&self.topology);
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let Some(replicaset) = call.replicaset.and_then(|idx| topology.replicaset(idx)) else {
+            return self.fail_with(id, error);
+        };
+        call.last_error = Some(error.into());
+        let hint = ErrorView::parse(error).master.and_then(|id| std::str::from_utf8(id).ok());
+        let master = hint.and_then(|id| topology.instance_by_id(replicaset, id)).filter(|idx| *idx != asked);
+        let pause = call.next_pause();
+        if replicaset.master != Some(asked) {
+            // The topology has changed since it was sent.
+            return self.pause(id, pause, now);
+        }
+        if master.is_none() && !replicaset.master_auto {
+            log::warn!(
+                "replicaset {}: its master in the configuration says it is none; it names {}",
+                replicaset.id,
+                hint.unwrap_or("nobody")
+            );
+            return self.fail_with(id, error);
+        }
+        self.reports.push(Report::NonMaster { replicaset: replicaset.idx, replica: asked, master });
+        self.pause(id, pause.max(MASTER_PAUSE), now);
+    }
+
+    /// Another instance may do. Writes have none.
+    fn try_elsewhere(&mut self, id: CallId, asked: InstanceIdx, error: &[u8]) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let replicaset = call.replicaset.and_then(|idx| self.topology.replicaset(idx));
+        match (call.access.mode, replicaset) {
+            (pick::Mode::Read, Some(replicaset)) if call.tried & pick::bit(replicaset, asked) == 0 => {
+                call.tried |= pick::bit(replicaset, asked);
+                call.last_error = Some(error.into());
+                self.ready.push_back(id);
+            }
+            _ => self.fail_with(id, error),
+        }
+    }
+
+    fn timer_fired(&mut self, id: CallId, now: Time) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        if call.deadline <= now {
+            return self.deadline(id);
+        }
+        match call.stage {
+            Stage::Sent(idx, key) => {
+                // This attempt's time is over; the answer, should it come, is late.
+                call.stage = Stage::Ready;
+                if let Some(replicaset) = call.replicaset.and_then(|idx| self.topology.replicaset(idx)) {
+                    let bit = pick::bit(replicaset, idx);
+                    if call.tried & bit != 0 {
+                        call.tried = 0;
+                    }
+                    call.tried |= bit;
+                }
+                if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
+                    peer.conn.abandon(key);
+                }
+                self.set_timer(id);
+                self.dispatch(id, now);
+            }
+            Stage::Paused | Stage::Ready => {
+                self.set_timer(id);
+                self.dispatch(id, now);
+            }
+            // The timer of an attempt before: what it waits for now is bounded by the deadline alone.
+            Stage::Waiting(_) | Stage::Resolving => self.set_timer(id),
+        }
+    }
+
+    fn set_timer(&mut self, id: CallId) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        call.timer = call.deadline;
+        self.wheel.set(id.index, call.deadline);
+    }
+
+    /// The call's time is over: it ends with the newest thing known about it.
+    fn deadline(&mut self, id: CallId) {
+        self.counters.timeouts.add(1);
+        let Some(call) = self.calls.get_mut(id) else { return };
+        match (call.stage, call.last_error.take()) {
+            (Stage::Waiting(idx), None) if self.peer(idx).is_some_and(|peer| !peer.conn.is_ready()) => {
+                let failure = self.no_connection(idx);
+                self.fail(id, &failure);
+            }
+            (Stage::Sent(..), _) | (_, None) => self.fail(id, &Failure::Timeout),
+            (_, Some(error)) => self.fail_with(id, &error),
+        }
+    }
+
+    pub(super) fn pause(&mut self, id: CallId, span: Duration, now: Time) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        if span.is_zero() {
+            call.stage = Stage::Ready;
+            self.ready.push_back(id);
+            return;
+        }
+        call.stage = Stage::Paused;
+        call.timer = now.after(span).min(call.deadline);
+        self.wheel.set(id.index, call.timer);
+    }
+
+    fn remember(&mut self, id: CallId, failure: &Failure) {
+        if let Some(call) = self.calls.get_mut(id) {
+            let mut error = Vec::new();
+            write_failure(&mut error, failure);
+            call.last_error = Some(error.into());
+        }
+    }
+
+    pub(super) fn finish_route(&mut self, id: CallId, replicaset: ReplicasetIdx) {
+        let Some(call) = self.end(id) else { return };
+        let reply = Reply::single(call.token, Outcome::Values, call.payload.into_buffer(), |out| {
+            crate::wire::mp::write_uint(out, u64::from(replicaset.0));
+        });
+        self.reply(call.client, reply);
+    }
+
+    pub(super) fn fail(&mut self, id: CallId, failure: &Failure) {
+        let Some(call) = self.end(id) else { return };
+        let buffer = call.payload.into_buffer();
+        let reply = Reply::single(call.token, Outcome::Failed, buffer, |out| write_failure(out, failure));
+        self.reply(call.client, reply);
+    }
+
+    pub(super) fn fail_with(&mut self, id: CallId, error: &[u8]) {
+        let Some(call) = self.end(id) else { return };
+        let reply = Reply::copied(call.token, Outcome::Failed, call.payload.into_buffer(), error, 1);
+        self.reply(call.client, reply);
+    }
+
+    fn reply(&mut self, client: Client, reply: Reply) {
+        self.counters.replies.add(1);
+        self.counters.failures.add(u64::from(reply.outcome == Outcome::Failed));
+        self.replies[client as usize].push(reply);
+    }
+
+    /// Takes a call out of everything that knows it.
+    fn end(&mut self, id: CallId) -> Option<Call> {
+        let call = self.calls.remove(id)?;
+        self.wheel.clear(id.index);
+        match call.stage {
+            Stage::Sent(idx, key) => {
+                if let Some(peer) = self.peer_mut(idx) {
+                    peer.conn.abandon(key);
+                }
+            }
+            Stage::Waiting(idx) => {
+                if let Some(peer) = self.peer_mut(idx) {
+                    peer.left();
+                }
+            }
+            Stage::Ready | Stage::Resolving | Stage::Paused => {}
+        }
+        Some(call)
+    }
+
+    // Connections.
+
+    fn adopt(&mut self, newest: Arc<Topology>, now: Time) {
+        self.topology = newest;
+        let topology = Arc::clone(&self.topology);
+        if self.peers.len() < topology.instances.len() {
+            self.peers.resize_with(topology.instances.len(), || None);
+        }
+        let mut idle = Vec::new();
+        for (slot, place) in self.peers.iter_mut().enumerate() {
+            let idx = InstanceIdx(slot as u32);
+            match (topology.instance(idx), place.as_mut()) {
+                (Some(instance), None) => *place = Some(Box::new(Peer::new(instance, &topology, now))),
+                (None, Some(peer)) if !peer.retired => {
+                    peer.retired = true;
+                    if peer.conn.in_flight() == 0 {
+                        idle.push(idx);
+                    }
+                }
+                _ => {}
+            }
+            // Whoever waited for this instance may be served by another one now.
+            if let Some(peer) = place {
+                peer.release(usize::MAX, &mut self.calls, &mut self.ready);
+            }
+        }
+        for idx in idle {
+            self.retire(idx);
+        }
+        self.conn_timer = now;
+    }
+
+    /// Closes a connection that nothing uses any more.
+    fn retire(&mut self, idx: InstanceIdx) {
+        if let Some(mut peer) = self.peers.get_mut(idx.slot()).and_then(Option::take) {
+            peer.withdraw();
+            self.actions.push_back(Action::Close(idx));
+        }
+    }
+
+    fn became_ready(&mut self, peer: &Peer) {
+        self.counters.connects.add(1);
+        peer.state.ready.fetch_add(1, Ordering::Relaxed);
+        peer.state.connects.fetch_add(1, Ordering::Relaxed);
+        log::info!("connected to {} at {}", peer.id, peer.address);
+    }
+
+    /// Looks at every connection: pauses that are over, handshakes that hang, pings that are due.
+    fn conn_timers(&mut self, now: Time) {
+        let mut closed = Vec::new();
+        let mut next = Time::NEVER;
+        let mut unused = Vec::new();
+        for peer in self.peers.iter_mut().flatten() {
+            if peer.retired && peer.conn.in_flight() == 0 {
+                unused.push(peer.idx);
+                continue;
+            }
+            if peer.conn.start_connecting(now) {
+                self.actions.push_back(Action::Connect(peer.idx));
+            } else if let Some(reason) = peer.conn.handle_timeout(now) {
+                closed.push((peer.idx, reason));
+            }
+            peer.publish(now);
+            if !peer.dirty && !peer.conn.send.is_empty() {
+                peer.dirty = true;
+                self.dirty.push(peer.idx);
+            }
+            // An overdue one is looked at again soon, not at once.
+            next = next.min(peer.conn.next_timeout().max(now.after(Duration::from_millis(5))));
+        }
+        self.conn_timer = next;
+        for idx in unused {
+            self.retire(idx);
+        }
+        for (idx, reason) in closed {
+            self.actions.push_back(Action::Close(idx));
+            self.handle_closed(idx, reason, now);
+        }
+    }
+
+    /// Its send queue is to be written at the end of this turn.
+    pub(super) fn mark_dirty(&mut self, idx: InstanceIdx) {
+        if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
+            && !peer.dirty
+            && !peer.conn.send.is_empty()
+        {
+            peer.dirty = true;
+            self.dirty.push(idx);
+        }
+    }
+
+    pub(super) fn no_connection(&self, idx: InstanceIdx) -> Failure {
+        match self.peer(idx) {
+            Some(peer) => Failure::NoConnection {
+                instance: peer.id.clone(),
+                address: peer.address.to_string(),
+                reason: peer.conn.last_error().to_string(),
+            },
+            None => Failure::Outdated,
+        }
+    }
+
+    pub(super) fn peer(&self, idx: InstanceIdx) -> Option<&Peer> {
+        self.peers.get(idx.slot())?.as_deref()
+    }
+
+    fn peer_mut(&mut self, idx: InstanceIdx) -> Option<&mut Peer> {
+        self.peers.get_mut(idx.slot())?.as_deref_mut()
+    }
+
+    /// xorshift64: for jitter, nothing else.
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}

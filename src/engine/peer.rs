@@ -1,0 +1,133 @@
+//! An instance as one engine sees it: its connection, and the calls that wait for it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::call::{Call, Stage};
+use crate::conn::Conn;
+use crate::ids::{BucketId, CallId, InstanceIdx, ReplicasetIdx};
+use crate::route::address::Address;
+use crate::route::topology::{Instance, InstanceState, Limits, Topology};
+use crate::slab::Slab;
+use crate::time::Time;
+
+/// Whom a connection's answer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    Call(CallId),
+    /// One question of a bucket search: bucket, serial number of the search, whom it was put to.
+    Probe {
+        bucket: BucketId,
+        serial: u32,
+        replicaset: ReplicasetIdx,
+    },
+}
+
+pub(super) struct Peer {
+    pub idx: InstanceIdx,
+    pub id: String,
+    pub address: Address,
+    pub conn: Conn<Owner>,
+    pub state: Arc<InstanceState>,
+    /// Reads go elsewhere until then, because of `backoff_error`.
+    pub backoff_until: Time,
+    pub backoff_error: Box<[u8]>,
+    /// Not in the topology any more: closed when its last answer has come.
+    pub retired: bool,
+    /// Named in the engine's list of those with bytes to write.
+    pub dirty: bool,
+    /// In their order; ids of calls that have left may be among them.
+    waiting: VecDeque<CallId>,
+    /// How many of `waiting` have not left.
+    live: usize,
+    /// This engine's share in the figures of `state`.
+    published_in_flight: u32,
+}
+
+impl Peer {
+    pub fn new(instance: &Instance, topology: &Topology, now: Time) -> Peer {
+        Peer {
+            idx: instance.idx,
+            id: instance.id.clone(),
+            address: instance.endpoint.address.clone(),
+            conn: Conn::new(instance.endpoint.clone(), topology.pings, now),
+            state: Arc::clone(&instance.state),
+            backoff_until: Time::ZERO,
+            backoff_error: Box::default(),
+            retired: false,
+            dirty: false,
+            waiting: VecDeque::new(),
+            live: 0,
+            published_in_flight: 0,
+        }
+    }
+
+    /// Reads may go there.
+    pub fn is_usable(&self, now: Time) -> bool {
+        self.conn.is_ready() && !self.retired && self.backoff_until <= now && !self.conn.is_silent(now)
+    }
+
+    /// One more request can be sent now.
+    pub fn has_room(&self, limits: &Limits) -> bool {
+        self.conn.is_ready()
+            && self.conn.in_flight() < limits.in_flight
+            && self.conn.send.len() <= limits.queued_bytes
+    }
+
+    pub fn wait(&mut self, id: CallId, calls: &Slab<Call>) {
+        // Calls that time out while a storage is down leave their ids behind: swept when they are the most of the queue.
+        if self.waiting.len() > 64 && self.waiting.len() > 2 * self.live {
+            let idx = self.idx;
+            self.waiting.retain(|id| calls.get(*id).is_some_and(|call| call.stage == Stage::Waiting(idx)));
+            self.live = self.waiting.len();
+        }
+        self.waiting.push_back(id);
+        self.live += 1;
+    }
+
+    /// A call that waited has ended.
+    pub fn left(&mut self) {
+        self.live -= 1;
+    }
+
+    /// Moves up to `most` waiting calls to `ready`.
+    pub fn release(&mut self, most: usize, calls: &mut Slab<Call>, ready: &mut VecDeque<CallId>) {
+        let mut room = most.min(self.live);
+        while room > 0
+            && let Some(id) = self.waiting.pop_front()
+        {
+            if let Some(call) = calls.get_mut(id).filter(|call| call.stage == Stage::Waiting(self.idx)) {
+                call.stage = Stage::Ready;
+                ready.push_back(id);
+                self.live -= 1;
+                room -= 1;
+            }
+        }
+    }
+
+    /// Releases as many as the limits allow.
+    pub fn admit(&mut self, limits: &Limits, calls: &mut Slab<Call>, ready: &mut VecDeque<CallId>) {
+        if self.live > 0 && self.has_room(limits) {
+            let room = limits.in_flight - self.conn.in_flight();
+            self.release(room as usize, calls, ready);
+        }
+    }
+
+    /// Brings the figures that others read up to date.
+    pub fn publish(&mut self, now: Time) {
+        let in_flight = self.conn.in_flight();
+        self.state.in_flight.fetch_add(in_flight.wrapping_sub(self.published_in_flight), Ordering::Relaxed);
+        self.published_in_flight = in_flight;
+        self.state.suspect.store(self.conn.is_silent(now), Ordering::Relaxed);
+    }
+
+    /// Takes this engine's share out of the published figures.
+    pub fn withdraw(&mut self) {
+        self.state.in_flight.fetch_sub(self.published_in_flight, Ordering::Relaxed);
+        self.published_in_flight = 0;
+        if self.conn.is_ready() {
+            self.state.ready.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

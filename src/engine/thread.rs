@@ -1,0 +1,319 @@
+//! The loop of an engine thread: clock, readiness, reads, one batched write per socket per turn. It moves bytes and decides
+//! nothing.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::{Events, Poll, Token};
+
+use crate::call::request::{Client, Reply};
+use crate::engine::core::{Action, Core, Report};
+use crate::engine::inbox::{Inbox, Message, Outbox};
+use crate::engine::sys::{self, Stream};
+use crate::ids::InstanceIdx;
+use crate::time::Time;
+
+pub const WAKER: Token = Token(usize::MAX);
+
+/// Bytes read from one socket before others get their turn.
+const READ_SHARE: usize = 1 << 20;
+/// Pieces of one vectored write.
+const SLICES: usize = 32;
+
+/// Where an engine's results go.
+pub struct Outlets {
+    pub host: Arc<Outbox<Reply>>,
+    pub control: Arc<Outbox<Reply>>,
+    pub reports: Arc<Outbox<Report>>,
+}
+
+struct Link {
+    stream: Stream,
+    connected: bool,
+    /// What the edge-triggered poller said and no call has refuted since.
+    readable: bool,
+    writable: bool,
+    /// It is in `unsent`.
+    queued: bool,
+}
+
+/// Makes a fresh core: at the start, and after a panic.
+pub type MakeCore = Box<dyn Fn() -> Core + Send>;
+
+pub struct Thread {
+    make_core: MakeCore,
+    core: Core,
+    poll: Poll,
+    inbox: Arc<Inbox>,
+    outlets: Outlets,
+    /// By [`InstanceIdx`].
+    links: Vec<Option<Link>>,
+    attempts: Vec<usize>,
+    /// Instances with bytes to write that their sockets could not take yet.
+    unsent: Vec<InstanceIdx>,
+    /// Empty between turns, like `messages`.
+    dirty: Vec<InstanceIdx>,
+    /// Sockets that had more to read than their share.
+    unread: Vec<InstanceIdx>,
+    /// Empty between turns; kept for its capacity.
+    messages: Vec<Message>,
+}
+
+impl Thread {
+    pub fn new(make_core: MakeCore, poll: Poll, inbox: Arc<Inbox>, outlets: Outlets) -> Thread {
+        let core = make_core();
+        let (links, attempts, unsent, unread) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Thread {
+            make_core,
+            core,
+            poll,
+            inbox,
+            outlets,
+            links,
+            attempts,
+            unsent,
+            unread,
+            messages: Vec::new(),
+            dirty: Vec::new(),
+        }
+    }
+
+    /// Until a `Stop` message; all calls are answered then. A panic in a turn ends the calls under way with an error and
+    /// starts anew with fresh connections.
+    pub fn run(mut self) {
+        let mut events = Events::with_capacity(1024);
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.turn(&mut events))) {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) => return,
+                Ok(Err(error)) => {
+                    log::error!("the poller of an engine thread failed: {error}");
+                    return self.end_calls();
+                }
+                Err(_) => {
+                    log::error!("an engine thread has panicked and starts anew; its calls end with an error");
+                    self.end_calls();
+                    self.links.clear();
+                    self.unsent.clear();
+                    self.unread.clear();
+                    self.core = (self.make_core)();
+                }
+            }
+        }
+    }
+
+    fn end_calls(&mut self) {
+        self.core.handle_message(Message::Stop, sys::now());
+        self.hand_over();
+    }
+
+    /// False: stopped.
+    fn turn(&mut self, events: &mut Events) -> io::Result<bool> {
+        let now = sys::now();
+        self.core.begin_turn(now);
+        let mut messages = std::mem::take(&mut self.messages);
+        self.inbox.take(&mut messages);
+        let busy = !messages.is_empty();
+        for message in messages.drain(..) {
+            self.core.handle_message(message, now);
+        }
+        self.messages = messages;
+        let again = std::mem::take(&mut self.unread);
+        for event in events.iter().filter(|event| event.token() != WAKER) {
+            self.note(InstanceIdx(event.token().0 as u32), event.is_readable(), event.is_writable(), now);
+        }
+        for idx in again.into_iter().chain(events.iter().map(|event| InstanceIdx(event.token().0 as u32))) {
+            self.read(idx, now);
+        }
+        self.core.finish_turn(now);
+        self.act(now);
+        self.write(now);
+        self.hand_over();
+        if self.core.is_stopped() {
+            return Ok(false);
+        }
+        self.wait(events, busy)?;
+        Ok(true)
+    }
+
+    fn wait(&mut self, events: &mut Events, busy: bool) -> io::Result<()> {
+        let now = sys::now();
+        let until = if busy || !self.unread.is_empty() { Some(Time::ZERO) } else { self.core.next_timeout() };
+        let mut timeout = sys::poll_timeout(until, now);
+        let sleeps = timeout.is_none_or(|span| !span.is_zero());
+        if sleeps && !self.inbox.prepare_sleep() {
+            timeout = Some(Duration::ZERO);
+        }
+        let polled = self.poll.poll(events, timeout);
+        if sleeps {
+            self.inbox.awake();
+        }
+        match polled {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {
+                events.clear();
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn link(&mut self, idx: InstanceIdx) -> Option<&mut Link> {
+        self.links.get_mut(idx.slot())?.as_mut()
+    }
+
+    fn note(&mut self, idx: InstanceIdx, readable: bool, writable: bool, now: Time) {
+        let Some(link) = self.link(idx) else { return };
+        link.readable |= readable;
+        link.writable |= writable;
+        if link.connected {
+            return;
+        }
+        match link.stream.finish_connect() {
+            Ok(None) => {}
+            Ok(Some(())) => {
+                link.connected = true;
+                self.core.handle_connected(idx, now);
+            }
+            Err(error) => self.closed(idx, &reason(&error), now),
+        }
+    }
+
+    fn read(&mut self, idx: InstanceIdx, now: Time) {
+        let mut share = READ_SHARE;
+        loop {
+            let Some(link) = self.links.get_mut(idx.slot()).and_then(Option::as_mut) else { return };
+            if !link.readable || !link.connected {
+                return;
+            }
+            if share == 0 {
+                self.unread.push(idx);
+                return;
+            }
+            let Some(space) = self.core.recv_space(idx) else { return };
+            let room = space.len();
+            match link.stream.read(space) {
+                Ok(0) => return self.closed(idx, "Peer closed", now),
+                Ok(count) => {
+                    // A short read has emptied the socket: the poller tells when there is more.
+                    link.readable = count == room;
+                    share = share.saturating_sub(count);
+                    self.core.handle_received(idx, count, now);
+                    self.act(now);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => link.readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return self.closed(idx, &reason(&error), now),
+            }
+        }
+    }
+
+    /// One write for all that a turn has for a socket, more only if that takes more pieces.
+    fn write(&mut self, now: Time) {
+        self.core.take_dirty(&mut self.dirty);
+        for idx in self.dirty.drain(..) {
+            if let Some(link) = self.links.get_mut(idx.slot()).and_then(Option::as_mut)
+                && !std::mem::replace(&mut link.queued, true)
+            {
+                self.unsent.push(idx);
+            }
+        }
+        let mut unsent = std::mem::take(&mut self.unsent);
+        unsent.retain(|idx| {
+            let more = self.write_one(*idx, now);
+            if !more && let Some(link) = self.link(*idx) {
+                link.queued = false;
+            }
+            more
+        });
+        self.unsent = unsent;
+    }
+
+    /// True: there is more to write, when the socket allows.
+    fn write_one(&mut self, idx: InstanceIdx, now: Time) -> bool {
+        loop {
+            let Some(link) = self.links.get_mut(idx.slot()).and_then(Option::as_mut) else { return false };
+            let Some(queue) = self.core.send_queue(idx) else { return false };
+            if queue.is_empty() {
+                return false;
+            }
+            if !link.writable || !link.connected {
+                return true;
+            }
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = queue.gather(&mut slices);
+            match link.stream.write_vectored(&slices[..count]) {
+                Ok(0) => {
+                    self.closed(idx, "Peer closed", now);
+                    return false;
+                }
+                Ok(written) => self.core.handle_sent(idx, written),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => link.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.closed(idx, &reason(&error), now);
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, now: Time) {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Close(idx) => self.drop_link(idx),
+                Action::Connect(idx) => self.connect(idx, now),
+            }
+        }
+    }
+
+    fn connect(&mut self, idx: InstanceIdx, now: Time) {
+        let slots = idx.slot() + 1;
+        if self.links.len() < slots {
+            self.links.resize_with(slots, || None);
+            self.attempts.resize(slots, 0);
+        }
+        let Some(address) = self.core.address(idx) else { return };
+        let attempt = self.attempts[idx.slot()];
+        self.attempts[idx.slot()] = attempt.wrapping_add(1);
+        let opened = Stream::connect(address, attempt).and_then(|mut stream| {
+            stream.register(self.poll.registry(), Token(idx.slot()))?;
+            Ok(stream)
+        });
+        match opened {
+            Ok(stream) => {
+                self.links[idx.slot()] =
+                    Some(Link { stream, connected: false, readable: false, writable: false, queued: false });
+            }
+            Err(error) => self.closed(idx, &reason(&error), now),
+        }
+    }
+
+    fn closed(&mut self, idx: InstanceIdx, reason: &str, now: Time) {
+        self.drop_link(idx);
+        self.core.handle_closed(idx, reason, now);
+    }
+
+    /// Closing takes the socket out of the poller as well.
+    fn drop_link(&mut self, idx: InstanceIdx) {
+        if let Some(link) = self.links.get_mut(idx.slot()) {
+            *link = None;
+        }
+    }
+
+    fn hand_over(&mut self) {
+        self.outlets.host.put_all(self.core.replies(Client::Host));
+        self.outlets.control.put_all(self.core.replies(Client::Control));
+        self.outlets.reports.put_all(self.core.reports());
+    }
+}
+
+/// The system's words without Rust's number behind them.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_string(),
+        None => text,
+    }
+}
