@@ -85,6 +85,9 @@ local function parse_any(uri)
         -- The host's message may quote what it was given.
         return nil, ER_TABLE
     end
+    -- Only 3.x knows these two.
+    parsed.login = uri.login or parsed.login
+    parsed.password = uri.password or parsed.password
     return parsed
 end
 

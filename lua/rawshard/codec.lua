@@ -1,0 +1,157 @@
+-- Between Lua values and the bytes of the native border: arguments on the way in, the result struct on the way out.
+-- This is the path of every blocking call: no table and no closure is made here beyond what the values need.
+
+local buffer = require('buffer')
+local ffi = require('ffi')
+local msgpack = require('msgpack')
+local lerror = require('rawshard.error')
+local native = require('rawshard.native')
+
+-- A reloaded module finds the type defined.
+if not pcall(ffi.typeof, 'struct rawshard_result') then
+    ffi.cdef[[
+        struct rawshard_result {
+            const char *array;
+            const char *data;
+            const char *data_end;
+            uint32_t count;
+        };
+    ]]
+end
+
+-- One for the whole process; the native half fills it right before a call returns.
+local result = ffi.cast('struct rawshard_result *', native.result)
+
+local new_ibuf = buffer.ibuf
+local encode = msgpack.encode
+-- The native half has checked the bytes.
+local decode = msgpack.decode_unchecked
+local is_object = msgpack.is_object or function() return false end
+local object_from_raw = msgpack.object_from_raw
+local make_error = lerror.make
+local release = native.release
+
+-- Encoded arguments and results beyond it give their memory back at once instead of keeping it for the next call.
+local BIG = 64 * 1024
+
+local ARRAY_FIRST, ARRAY_LAST = 0x90, 0x9f
+local ARRAY16, ARRAY32 = 0xdc, 0xdd
+
+local function is_array(first_byte)
+    first_byte = first_byte % 256
+    return first_byte >= ARRAY_FIRST and first_byte <= ARRAY_LAST or first_byte == ARRAY16 or first_byte == ARRAY32
+end
+
+-- The buffer between two uses. Whoever encodes takes it away: a `__serialize` of the user may yield, and then another
+-- fiber makes its own.
+local spare
+
+local function check_object_array(object)
+    object:iterator():decode_array_header()
+end
+
+-- nil, or pointer and length of a MessagePack array valid until the next yield, or the object itself. The third value is
+-- a buffer to recycle after the call, if there is one. `usage` is raised for anything that holds no array.
+local function encode_args(args, usage)
+    if args == nil then
+        return nil, 0
+    end
+    if is_object(args) then
+        if not pcall(check_object_array, args) then
+            error(usage, 0)
+        end
+        return args, 0
+    end
+    local kind = type(args)
+    if kind ~= 'table' and not (kind == 'cdata' and box.tuple.is(args)) then
+        error(usage, 0)
+    end
+    local buf = spare or new_ibuf()
+    spare = nil
+    buf.wpos = buf.rpos
+    local len = encode(args, buf)
+    local data = buf.rpos
+    if not is_array(data[0]) then
+        spare = buf
+        error(usage, 0)
+    end
+    if len > BIG then
+        return data, len, buf
+    end
+    spare = buf
+    return data, len
+end
+
+local function release_big()
+    if result.data_end - result.data > BIG then
+        release()
+    end
+end
+
+-- After a call answered -1.
+local function failure()
+    return make_error((decode(result.data)))
+end
+
+-- What vshard's router gives for `n` values of a user function: the first one; if that is nil, the second as well,
+-- for it is taken as an error.
+local function first_or_error(n)
+    if n == 0 then
+        return nil
+    end
+    local value, pos = decode(result.data)
+    if value == nil and n > 1 then
+        local err = decode(pos)
+        if err ~= nil then
+            return value, err
+        end
+    end
+    release_big()
+    return value
+end
+
+-- Up to three values, as vshard's replicasets give them.
+local function up_to_three(n)
+    if n == 0 then
+        return nil
+    end
+    local first, second, third, pos
+    first, pos = decode(result.data)
+    if first == nil then
+        -- Not box.NULL, which is true where nil is false.
+        first = nil
+    end
+    if n == 1 then
+        release_big()
+        return first
+    end
+    second, pos = decode(pos)
+    if n > 2 then
+        third = decode(pos)
+    end
+    release_big()
+    return first, second, third
+end
+
+-- All values as one object.
+local function raw_array()
+    local data = result.array
+    local object = object_from_raw(data, result.data_end - data)
+    release_big()
+    return object
+end
+
+local function check_raw_supported()
+    if object_from_raw == nil then
+        error('return_raw needs msgpack.object, which Tarantool has since 2.10', 0)
+    end
+end
+
+return {
+    encode_args = encode_args,
+    failure = failure,
+    first_or_error = first_or_error,
+    up_to_three = up_to_three,
+    raw_array = raw_array,
+    check_raw_supported = check_raw_supported,
+}
