@@ -41,7 +41,10 @@ end
 
 local function find()
     local tried = in_rocks()
-    table.insert(tried, 1, sibling())
+    local beside = sibling()
+    if beside ~= nil then
+        table.insert(tried, 1, beside)
+    end
     for _, path in ipairs(tried) do
         if is_readable(path) then
             return path
