@@ -30,9 +30,15 @@ local is_object = msgpack.is_object or function() return false end
 local object_from_raw = msgpack.object_from_raw
 local make_error = lerror.make
 local release = native.release
+-- Optional in the border: whether the result is nested deeper than so many levels.
+local result_deeper_than = native.result_deeper_than or function() return false end
 
 -- Encoded arguments and results beyond it give their memory back at once instead of keeping it for the next call.
 local BIG = 64 * 1024
+
+-- The host's decoder recurses by its input and dies of some thousand levels, so deeper results are not given to it. A
+-- result with fewer bytes than levels cannot be that deep.
+local MAX_DEPTH = 1024
 
 local ARRAY_FIRST, ARRAY_LAST = 0x90, 0x9f
 local ARRAY16, ARRAY32 = 0xdc, 0xdd
@@ -82,14 +88,29 @@ local function encode_args(args, usage)
     return data, len
 end
 
-local function release_big()
-    if result.data_end - result.data > BIG then
+-- An error instead of the values, if they cannot be decoded safely. The function has been executed.
+local function too_deep()
+    if not result_deeper_than(MAX_DEPTH) then
+        return nil
+    end
+    release()
+    return make_error(('The result is nested deeper than %d levels, it can only be had with return_raw'):format(MAX_DEPTH))
+end
+
+local function release_big(size)
+    if size > BIG then
         release()
     end
 end
 
 -- After a call answered -1.
 local function failure()
+    if result.data_end - result.data > MAX_DEPTH then
+        local err = too_deep()
+        if err ~= nil then
+            return err
+        end
+    end
     return make_error((decode(result.data)))
 end
 
@@ -99,14 +120,23 @@ local function first_or_error(n)
     if n == 0 then
         return nil
     end
+    local size = result.data_end - result.data
+    if size > MAX_DEPTH then
+        local err = too_deep()
+        if err ~= nil then
+            return nil, err
+        end
+    end
     local value, pos = decode(result.data)
     if value == nil and n > 1 then
         local err = decode(pos)
+        release_big(size)
         if err ~= nil then
             return value, err
         end
+        return value
     end
-    release_big()
+    release_big(size)
     return value
 end
 
@@ -115,29 +145,35 @@ local function up_to_three(n)
     if n == 0 then
         return nil
     end
+    local size = result.data_end - result.data
+    if size > MAX_DEPTH then
+        local err = too_deep()
+        if err ~= nil then
+            return nil, err
+        end
+    end
     local first, second, third, pos
     first, pos = decode(result.data)
     if first == nil then
         -- Not box.NULL, which is true where nil is false.
         first = nil
     end
-    if n == 1 then
-        release_big()
-        return first
+    if n > 1 then
+        second, pos = decode(pos)
     end
-    second, pos = decode(pos)
     if n > 2 then
         third = decode(pos)
     end
-    release_big()
+    release_big(size)
     return first, second, third
 end
 
 -- All values as one object.
 local function raw_array()
     local data = result.array
-    local object = object_from_raw(data, result.data_end - data)
-    release_big()
+    local size = result.data_end - data
+    local object = object_from_raw(data, size)
+    release_big(size)
     return object
 end
 

@@ -172,7 +172,7 @@ test:test('encoding that yields does not mix calls', function(t)
 end)
 
 test:test('results', function(t)
-    t:plan(15)
+    t:plan(17)
     local function count(...) return select('#', ...), ... end
     answer('call_bucket')
     local n, value, err = count(router.callrw(1, 'f'))
@@ -197,6 +197,13 @@ test:test('results', function(t)
     t:ok(n == 2 and type(value) == 'nil', 'a failure: plain nil')
     t:is(err.name, 'NO_ROUTE_TO_BUCKET', 'a failure: error')
     t:is(json.decode(tostring(err)).code, 9, 'a failure: JSON as text')
+    fake.is_deep = true
+    answer('call_bucket', ('x'):rep(2000))
+    value, err = router.callrw(1, 'f')
+    t:ok(value == nil and err.message:find('nested deeper'), 'too deep for the host: an error')
+    answer('call_bucket', ('x'):rep(100))
+    t:is(#router.callrw(1, 'f'), 100, 'few bytes cannot be deep')
+    fake.is_deep = false
     fake.released = 0
     answer('call_bucket', ('x'):rep(100))
     router.callrw(1, 'f')

@@ -124,6 +124,10 @@ function fake.bucket_get(_, bucket)
     return fake.answers.bucket_get(bucket)
 end
 
+function fake.result_deeper_than()
+    return fake.is_deep
+end
+
 function fake.release()
     fake.released = (fake.released or 0) + 1
 end
