@@ -35,7 +35,7 @@ local function fail(fmt, ...)
 end
 
 -- Options are lists, not maps, so that of several mistakes always the same one is reported.
--- {key, label, kind | {kinds} | {enum = {...}}, more...}; an option is required unless `optional` or `default` is given.
+-- `kind` is the name of one, a list of names, or {enum = {...}}. Required unless `more` says `optional` or `default`.
 local function option(key, label, kind, more)
     local res = more or {}
     res.key, res.label = key, label

@@ -39,6 +39,7 @@ local BIG = 64 * 1024
 -- The host's decoder recurses by its input and dies of some thousand levels, so deeper results are not given to it. A
 -- result with fewer bytes than levels cannot be that deep.
 local MAX_DEPTH = 1024
+local TOO_DEEP = ('The result is nested deeper than %d levels, it can only be had with return_raw'):format(MAX_DEPTH)
 
 local ARRAY_FIRST, ARRAY_LAST = 0x90, 0x9f
 local ARRAY16, ARRAY32 = 0xdc, 0xdd
@@ -56,8 +57,9 @@ local function check_object_array(object)
     object:iterator():decode_array_header()
 end
 
--- nil, or pointer and length of a MessagePack array valid until the next yield, or the object itself. The third value is
--- a buffer to recycle after the call, if there is one. `usage` is raised for anything that holds no array.
+-- nil, or pointer and length of a MessagePack array valid until the next yield, or the object itself. The third value
+-- is a buffer to recycle after the call, if there is one. `usage` is raised for anything that holds no array. What has no
+-- MessagePack form gives nil, nil and an error: vshard does not raise for it either.
 local function encode_args(args, usage)
     if args == nil then
         return nil, 0
@@ -75,7 +77,11 @@ local function encode_args(args, usage)
     local buf = spare or new_ibuf()
     spare = nil
     buf.wpos = buf.rpos
-    local len = encode(args, buf)
+    local ok, len = pcall(encode, args, buf)
+    if not ok then
+        spare = buf
+        return nil, nil, make_error(len)
+    end
     local data = buf.rpos
     if not is_array(data[0]) then
         spare = buf
@@ -88,30 +94,63 @@ local function encode_args(args, usage)
     return data, len
 end
 
--- An error instead of the values, if they cannot be decoded safely. The function has been executed.
-local function too_deep()
-    if not result_deeper_than(MAX_DEPTH) then
-        return nil
-    end
-    release()
-    return make_error(('The result is nested deeper than %d levels, it can only be had with return_raw'):format(MAX_DEPTH))
-end
-
-local function release_big(size)
+local function finish(size, ok, ...)
     if size > BIG then
         release()
     end
+    if ok then
+        return ...
+    end
+    return nil, make_error((...))
+end
+
+-- Runs a decoder of values on the result. Its failure is nil and an error, although the user's function was executed:
+-- decoding raises for a NaN as a key, or with Lua memory at its limit.
+local function decoded(decoder, n)
+    local size = result.data_end - result.data
+    if size > MAX_DEPTH and result_deeper_than(MAX_DEPTH) then
+        return finish(size, false, TOO_DEEP)
+    end
+    return finish(size, pcall(decoder, n))
+end
+
+local function decode_first_or_error(n)
+    local value, pos = decode(result.data)
+    if value == nil and n > 1 then
+        local err = decode(pos)
+        if err ~= nil then
+            return value, err
+        end
+    end
+    return value
+end
+
+local function decode_up_to_three(n)
+    local first, second, third, pos
+    first, pos = decode(result.data)
+    if first == nil then
+        -- Not box.NULL, which is true where nil is false.
+        first = nil
+    end
+    if n == 1 then
+        return first
+    end
+    second, pos = decode(pos)
+    if n == 2 then
+        return first, second
+    end
+    third = decode(pos)
+    return first, second, third
+end
+
+local function decode_one()
+    return (decode(result.data))
 end
 
 -- After a call answered -1.
 local function failure()
-    if result.data_end - result.data > MAX_DEPTH then
-        local err = too_deep()
-        if err ~= nil then
-            return err
-        end
-    end
-    return make_error((decode(result.data)))
+    local err, complaint = decoded(decode_one, 1)
+    return make_error(err or complaint)
 end
 
 -- What vshard's router gives for `n` values of a user function: the first one; if that is nil, the second as well,
@@ -120,24 +159,7 @@ local function first_or_error(n)
     if n == 0 then
         return nil
     end
-    local size = result.data_end - result.data
-    if size > MAX_DEPTH then
-        local err = too_deep()
-        if err ~= nil then
-            return nil, err
-        end
-    end
-    local value, pos = decode(result.data)
-    if value == nil and n > 1 then
-        local err = decode(pos)
-        release_big(size)
-        if err ~= nil then
-            return value, err
-        end
-        return value
-    end
-    release_big(size)
-    return value
+    return decoded(decode_first_or_error, n)
 end
 
 -- Up to three values, as vshard's replicasets give them.
@@ -145,27 +167,7 @@ local function up_to_three(n)
     if n == 0 then
         return nil
     end
-    local size = result.data_end - result.data
-    if size > MAX_DEPTH then
-        local err = too_deep()
-        if err ~= nil then
-            return nil, err
-        end
-    end
-    local first, second, third, pos
-    first, pos = decode(result.data)
-    if first == nil then
-        -- Not box.NULL, which is true where nil is false.
-        first = nil
-    end
-    if n > 1 then
-        second, pos = decode(pos)
-    end
-    if n > 2 then
-        third = decode(pos)
-    end
-    release_big(size)
-    return first, second, third
+    return decoded(decode_up_to_three, n)
 end
 
 -- All values as one object.
@@ -173,7 +175,9 @@ local function raw_array()
     local data = result.array
     local size = result.data_end - data
     local object = object_from_raw(data, size)
-    release_big(size)
+    if size > BIG then
+        release()
+    end
     return object
 end
 

@@ -45,10 +45,13 @@ local function call(self, flags, default_timeout, func, args, opts)
     if opts then
         timeout, request_timeout, is_raw = read_opts(opts, default_timeout, USAGE)
     end
-    local data, len, big = encode_args(args, USAGE)
+    local data, len, extra = encode_args(args, USAGE)
+    if len == nil then
+        return nil, extra
+    end
     local n = call_replicaset(self._router_id, place.index, flags, func, data, len, timeout, request_timeout)
-    if big ~= nil then
-        big:recycle()
+    if extra ~= nil then
+        extra:recycle()
     end
     if n < 0 then
         return nil, failure()
@@ -149,10 +152,13 @@ function replica_methods.call(self, func, args, opts)
         error(usage, 0)
     end
     local timeout, _, is_raw = read_opts(opts, nil, usage)
-    local data, len, big = encode_args(args, usage)
+    local data, len, extra = encode_args(args, usage)
+    if len == nil then
+        return false, nil, extra
+    end
     local n = call_instance(replicaset._router_id, place.index, position, func, data, len, timeout)
-    if big ~= nil then
-        big:recycle()
+    if extra ~= nil then
+        extra:recycle()
     end
     if n < 0 then
         return false, nil, failure()

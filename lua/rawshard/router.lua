@@ -86,10 +86,13 @@ local function do_call(self, bucket_id, flags, func, args, opts)
     if type(func) ~= 'string' then
         error(CALL_USAGE, 0)
     end
-    local data, len, big = encode_args(args, CALL_USAGE)
+    local data, len, extra = encode_args(args, CALL_USAGE)
+    if len == nil then
+        return nil, extra
+    end
     local n = call_bucket(id, bucket_id, flags, func, data, len, timeout, request_timeout)
-    if big ~= nil then
-        big:recycle()
+    if extra ~= nil then
+        extra:recycle()
     end
     if n < 0 then
         return nil, failure()

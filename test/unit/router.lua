@@ -111,13 +111,15 @@ test:test('checks of arguments', function(t)
         {'is_async is not supported yet', 1, 'f', {}, {is_async = true}},
         {'option "buffer" is not supported', 1, 'f', {}, {buffer = true}},
     }
-    t:plan(#cases + 4)
+    t:plan(#cases + 5)
     fake.log = {}
     for i, case in ipairs(cases) do
         t:is(raised(router.callro, unpack(case, 2, 5)), case[1], ('case %d: %s'):format(i, case[1]))
     end
     t:is(raised(router.call, 1, 5, 'f'), 'Usage: router.call(bucket_id, shard_opts, func, args, opts)', 'type of mode')
-    local _, err = router.call(1, 'READ', 'f')
+    local _, err = router.callrw(1, 'f', {print})
+    t:like(err.message, 'unsupported Lua type', 'what cannot be encoded')
+    _, err = router.call(1, 'READ', 'f')
     t:is(err.message, 'Unknown mode: READ', 'unknown mode')
     t:is(raised(router.static.callrw, 1, 'f'), 'Use router:call(...) instead of router.call(...)', 'dot for colon')
     t:is(#fake.log, 0, 'nothing was sent')
@@ -172,7 +174,7 @@ test:test('encoding that yields does not mix calls', function(t)
 end)
 
 test:test('results', function(t)
-    t:plan(17)
+    t:plan(18)
     local function count(...) return select('#', ...), ... end
     answer('call_bucket')
     local n, value, err = count(router.callrw(1, 'f'))
@@ -204,6 +206,9 @@ test:test('results', function(t)
     answer('call_bucket', ('x'):rep(100))
     t:is(#router.callrw(1, 'f'), 100, 'few bytes cannot be deep')
     fake.is_deep = false
+    fake.answers.call_bucket = function() return {bytes = '\x81\xcb\x7f\xf8\0\0\0\0\0\0\1', n = 1} end
+    value, err = router.callrw(1, 'f')
+    t:ok(value == nil and type(err.message) == 'string', 'what cannot be a Lua table: an error')
     fake.released = 0
     answer('call_bucket', ('x'):rep(100))
     router.callrw(1, 'f')

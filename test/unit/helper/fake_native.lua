@@ -23,7 +23,8 @@ local fake = {
     -- Arguments of the last call of each function, and of all of them in order.
     last = {},
     log = {},
-    -- What the next calls answer: function name -> function(...) giving a list, or {failure = map}.
+    -- What the next calls answer: function name -> function(...) giving a list, {failure = map}, or
+    -- {bytes =, n =}.
     answers = {},
     state = nil,
     next_id = 1,
@@ -42,6 +43,10 @@ local function put_answer(answer)
     if answer.failure ~= nil then
         put_bytes(msgpack.encode(answer.failure), 0, 1)
         return -1
+    end
+    if answer.bytes ~= nil then
+        put_bytes(string.char(0x90 + answer.n) .. answer.bytes, 1, answer.n)
+        return answer.n
     end
     local count = answer.n or #answer
     assert(count < 16)
