@@ -1,0 +1,197 @@
+-- Between Lua values and the bytes of the native border: arguments on the way in, the result struct on the way out.
+-- This is the path of every blocking call: no table and no closure is made here beyond what the values need.
+
+local buffer = require('buffer')
+local ffi = require('ffi')
+local msgpack = require('msgpack')
+local lerror = require('rawshard.error')
+local native = require('rawshard.native')
+
+-- A reloaded module finds the type defined.
+if not pcall(ffi.typeof, 'struct rawshard_result') then
+    ffi.cdef[[
+        struct rawshard_result {
+            const char *array;
+            const char *data;
+            const char *data_end;
+            uint32_t count;
+        };
+    ]]
+end
+
+-- One for the whole process; the native half fills it right before a call returns.
+local result = ffi.cast('struct rawshard_result *', native.result)
+
+local new_ibuf = buffer.ibuf
+local encode = msgpack.encode
+-- The native half has checked the bytes.
+local decode = msgpack.decode_unchecked
+local is_object = msgpack.is_object or function() return false end
+local object_from_raw = msgpack.object_from_raw
+local make_error = lerror.make
+local release = native.release
+-- Optional in the border: whether the result is nested deeper than so many levels.
+local result_deeper_than = native.result_deeper_than or function() return false end
+
+-- Encoded arguments and results beyond it give their memory back at once instead of keeping it for the next call.
+local BIG = 64 * 1024
+
+-- The host's decoder recurses by its input and dies of some thousand levels, so deeper results are not given to it. A
+-- result with fewer bytes than levels cannot be that deep.
+local MAX_DEPTH = 1024
+local TOO_DEEP = ('The result is nested deeper than %d levels, it can only be had with return_raw'):format(MAX_DEPTH)
+
+local ARRAY_FIRST, ARRAY_LAST = 0x90, 0x9f
+local ARRAY16, ARRAY32 = 0xdc, 0xdd
+
+local function is_array(first_byte)
+    first_byte = first_byte % 256
+    return first_byte >= ARRAY_FIRST and first_byte <= ARRAY_LAST or first_byte == ARRAY16 or first_byte == ARRAY32
+end
+
+-- The buffer between two uses. Whoever encodes takes it away: a `__serialize` of the user may yield, and then another
+-- fiber makes its own.
+local spare
+
+local function check_object_array(object)
+    object:iterator():decode_array_header()
+end
+
+-- nil, or pointer and length of a MessagePack array valid until the next yield, or the object itself. The third value
+-- is a buffer to recycle after the call, if there is one. `usage` is raised for anything that holds no array. What has no
+-- MessagePack form gives nil, nil and an error: vshard does not raise for it either.
+local function encode_args(args, usage)
+    if args == nil then
+        return nil, 0
+    end
+    if is_object(args) then
+        if not pcall(check_object_array, args) then
+            error(usage, 0)
+        end
+        return args, 0
+    end
+    local kind = type(args)
+    if kind ~= 'table' and not (kind == 'cdata' and box.tuple.is(args)) then
+        error(usage, 0)
+    end
+    local buf = spare or new_ibuf()
+    spare = nil
+    buf.wpos = buf.rpos
+    local ok, len = pcall(encode, args, buf)
+    if not ok then
+        spare = buf
+        return nil, nil, make_error(len)
+    end
+    local data = buf.rpos
+    if not is_array(data[0]) then
+        spare = buf
+        error(usage, 0)
+    end
+    if len > BIG then
+        return data, len, buf
+    end
+    spare = buf
+    return data, len
+end
+
+local function finish(size, ok, ...)
+    if size > BIG then
+        release()
+    end
+    if ok then
+        return ...
+    end
+    return nil, make_error((...))
+end
+
+-- Runs a decoder of values on the result. Its failure is nil and an error, although the user's function was executed:
+-- decoding raises for a NaN as a key, or with Lua memory at its limit.
+local function decoded(decoder, n)
+    local size = result.data_end - result.data
+    if size > MAX_DEPTH and result_deeper_than(MAX_DEPTH) then
+        return finish(size, false, TOO_DEEP)
+    end
+    return finish(size, pcall(decoder, n))
+end
+
+local function decode_first_or_error(n)
+    local value, pos = decode(result.data)
+    if value == nil and n > 1 then
+        local err = decode(pos)
+        if err ~= nil then
+            return value, err
+        end
+    end
+    return value
+end
+
+local function decode_up_to_three(n)
+    local first, second, third, pos
+    first, pos = decode(result.data)
+    if first == nil then
+        -- Not box.NULL, which is true where nil is false.
+        first = nil
+    end
+    if n == 1 then
+        return first
+    end
+    second, pos = decode(pos)
+    if n == 2 then
+        return first, second
+    end
+    third = decode(pos)
+    return first, second, third
+end
+
+local function decode_one()
+    return (decode(result.data))
+end
+
+-- After a call answered -1.
+local function failure()
+    local err, complaint = decoded(decode_one, 1)
+    return make_error(err or complaint)
+end
+
+-- What vshard's router gives for `n` values of a user function: the first one; if that is nil, the second as well,
+-- for it is taken as an error.
+local function first_or_error(n)
+    if n == 0 then
+        return nil
+    end
+    return decoded(decode_first_or_error, n)
+end
+
+-- Up to three values, as vshard's replicasets give them.
+local function up_to_three(n)
+    if n == 0 then
+        return nil
+    end
+    return decoded(decode_up_to_three, n)
+end
+
+-- All values as one object.
+local function raw_array()
+    local data = result.array
+    local size = result.data_end - data
+    local object = object_from_raw(data, size)
+    if size > BIG then
+        release()
+    end
+    return object
+end
+
+local function check_raw_supported()
+    if object_from_raw == nil then
+        error('return_raw needs msgpack.object, which Tarantool has since 2.10', 0)
+    end
+end
+
+return {
+    encode_args = encode_args,
+    failure = failure,
+    first_or_error = first_or_error,
+    up_to_three = up_to_three,
+    raw_array = raw_array,
+    check_raw_supported = check_raw_supported,
+}
