@@ -84,11 +84,19 @@ local function find_files(directory)
 end
 
 -- Reads TAP: each line of the top level with what was told below it, without tap's own traces.
-local function read_results(path)
-    local results, plan, is_trace = {}, nil, false
+local function read_all(path)
     local f = fio.open(path, {'O_RDONLY'})
+    if f == nil then
+        return ''
+    end
     local text = f:read(f:stat().size)
     f:close()
+    return text
+end
+
+local function read_results(path)
+    local results, plan, is_trace = {}, nil, false
+    local text = read_all(path)
     local rest = {}
     for _, line in ipairs(text:split('\n')) do
         local state, name = line:match('^(n?o?t? ?ok) %- (.*)$')
@@ -112,6 +120,9 @@ local function read_results(path)
             table.insert(rest, line)
         end
         ::continue::
+    end
+    for _, line in ipairs(read_all(path .. '.err'):split('\n')) do
+        table.insert(rest, line)
     end
     return results, plan, rest
 end
@@ -154,6 +165,8 @@ local function run_job(job, tmp)
     local p = process.spawn({job.host.binary, job.file.path}, {
         cwd = root,
         log = file_path,
+        -- Apart: stdout is buffered, and a line of the log in the middle of a line of TAP spoils both.
+        err = file_path .. '.err',
         env = {
             RAWSHARD_RUNNER = '1',
             TARANTOOL_BIN = job.host.binary,

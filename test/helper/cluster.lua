@@ -14,6 +14,7 @@ local fio = require('fio')
 local json = require('json')
 local log = require('log')
 local net_box = require('net.box')
+local peer = require('test.helper.peer')
 local process = require('test.helper.process')
 local socket = require('socket')
 
@@ -195,7 +196,8 @@ end
 
 -- opts: storages ('helper' | 'vshard'), router ('rawshard' | 'vshard'), bucket_count, replicasets, replicas, unix (listen
 -- on unix sockets), router_cfg (added to the router's cfg; false: the router starts without cfg), discovery_page,
--- net_msg_max, memtx_memory, auto_master.
+-- net_msg_max, memtx_memory, auto_master; peers: so many scripted storages in the driver (peer.lua, c.peers) in the place of
+-- processes, each a replicaset of its own.
 local function new(opts)
     opts = opts or {}
     local self = setmetatable({
@@ -236,6 +238,11 @@ end
 
 function cluster_methods:make_router_cfg()
     local cfg = {bucket_count = self.bucket_count, sharding = self:sharding()}
+    for i, p in ipairs(self.peers or {}) do
+        cfg.sharding[replicaset_id(i)] = {replicas = {
+            [p.id] = {uri = 'storage:storage@127.0.0.1:' .. p.port, name = 'peer' .. i, master = true},
+        }}
+    end
     for k, v in pairs(self.opts.router_cfg or {}) do
         cfg[k] = v
     end
@@ -262,7 +269,16 @@ function cluster_methods:prepare()
         end
         return res
     end
-    for i = 1, self.opts.replicasets or 2 do
+    local peers = self.opts.peers or 0
+    for i = 1, peers do
+        self.peers = self.peers or {}
+        self.peers[i] = peer.new({
+            id = instance_id(i, 1),
+            first = math.floor((i - 1) * self.bucket_count / peers) + 1,
+            last = math.floor(i * self.bucket_count / peers),
+        })
+    end
+    for i = 1, peers > 0 and 0 or self.opts.replicasets or 2 do
         local rs = {id = replicaset_id(i), names = {}}
         for j = 1, self.opts.replicas or 2 do
             local name = ('s%d%s'):format(i, string.char(('a'):byte() + j - 1))
@@ -365,6 +381,12 @@ function cluster_methods:set_bucket(rs, bucket_id, status, destination)
                 end)
             end
         end
+        for _, name in ipairs(rs.names) do
+            local storage = self.storages[name]
+            if storage:is_alive() and not storage.is_frozen then
+                storage:call('test_bucket_forget', {bucket_id})
+            end
+        end
     end
 end
 
@@ -393,8 +415,13 @@ function cluster_methods:heal()
             storage:thaw()
         end
         if not storage:is_alive() then
-            storage:start()
+            storage:disconnect()
+            storage:spawn()
         end
+    end
+    -- Ready only now: the storages of a replicaset wait for each other.
+    for _, name in ipairs(self.names) do
+        self.storages[name]:wait_ready()
     end
     for _, rs in ipairs(self.replicasets) do
         for _, name in ipairs(rs.names) do
@@ -422,6 +449,13 @@ function cluster_methods:heal()
     if self.router ~= nil and self.router.config.router_cfg ~= nil then
         if not self.router:is_alive() then
             self.router:start()
+        end
+        for _, p in ipairs(self.peers or {}) do
+            p:reset()
+            wait_until('calls to a peer through the router', function()
+                local res = self.router:call('test_call', {p.first, 'write', 'whatever', {}, {timeout = 1}})
+                return res.ok and res.v[1] == nil and res.v[2] == nil
+            end)
         end
         for _, rs in ipairs(self.replicasets) do
             wait_until('writes to ' .. rs.names[1] .. ' through the router', function()
@@ -463,6 +497,9 @@ function cluster_methods:stop()
     end
     for _, name in ipairs(self.names) do
         self.storages[name]:kill()
+    end
+    for _, p in ipairs(self.peers or {}) do
+        p:stop()
     end
     if self.dir ~= nil then
         fio.rmtree(self.dir)

@@ -14,14 +14,18 @@ process.__index = process
 -- Every process still alive, so that one call can end them all.
 local alive = {}
 
--- argv: program and arguments. opts: cwd, log (file that takes stdout and stderr), env (table added to ours).
+-- argv: program and arguments. opts: cwd, log (file that takes stdout and stderr), err (file for stderr alone), env (table
+-- added to ours).
 function process.spawn(argv, opts)
     local env = os.environ()
     for k, v in pairs(opts.env or {}) do
         env[k] = v
     end
     -- popen cannot redirect into a file, a shell that replaces itself can; the pid stays the child's.
-    local cmd = {'/bin/sh', '-c', 'cd "$0" && log="$1" && shift && exec "$@" >>"$log" 2>&1', opts.cwd or '.', opts.log}
+    local cmd = {
+        '/bin/sh', '-c', 'cd "$0" && log="$1" && err="$2" && shift 2 && exec "$@" >>"$log" 2>>"$err"',
+        opts.cwd or '.', opts.log, opts.err or opts.log,
+    }
     for _, arg in ipairs(argv) do
         table.insert(cmd, arg)
     end

@@ -12,6 +12,7 @@
 --     storages   'vshard' or 'helper': needs that kind of storage
 --     min_host   '2.10': needs a Tarantool of that version
 --     differs    text: vshard's own router behaves otherwise here (a known difference), so it is no oracle
+--     router     'rawshard': of no sense with the oracle
 --     heals      true: the scenario disturbs the cluster; afterwards it is brought back to its first state
 
 local check = require('test.helper.check')
