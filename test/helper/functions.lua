@@ -112,6 +112,42 @@ end
 -- Hooks of the driver.
 local hooks = {}
 
+-- A gate holds all calls of its key until the driver opens it: so many calls are in flight at once, for certain.
+local gates = {}
+
+local function gate_of(key)
+    gates[key] = gates[key] or {cond = fiber.cond(), waiting = 0, seen = {}, twice = 0}
+    return gates[key]
+end
+
+function functions.gate(key, id)
+    local gate = gate_of(key)
+    if gate.seen[id] then
+        gate.twice = gate.twice + 1
+    end
+    gate.seen[id] = true
+    gate.waiting = gate.waiting + 1
+    while not gate.is_open do
+        gate.cond:wait(60)
+    end
+    return id
+end
+
+function hooks.gate_waiting(key)
+    return gate_of(key).waiting
+end
+
+function hooks.gate_twice(key)
+    return gate_of(key).twice
+end
+
+function hooks.gate_open(key)
+    local gate = gate_of(key)
+    gate.is_open = true
+    gate.seen = {}
+    gate.cond:broadcast()
+end
+
 function hooks.executed(key)
     return executed[key] or 0
 end
@@ -126,8 +162,9 @@ function functions.install()
             _G[name] = f
         end
     end
-    _G.test_executed = hooks.executed
-    _G.test_executed_reset = hooks.executed_reset
+    for name, f in pairs(hooks) do
+        _G['test_' .. name] = f
+    end
 end
 
 return functions

@@ -92,7 +92,9 @@ function peer:storage_answer(request)
             type = 'ShardingError', code = 1, name = 'WRONG_BUCKET', message = 'not here', bucket_id = id, reason = 'Not found',
         }}))
     elseif func == 'vshard.storage._call' then
-        return ok(msgpack.encode({{is_master = true, health = setmetatable({}, {__serialize = 'map'})}}))
+        return ok(msgpack.encode({{
+            is_master = true, health = {master_upstream = {status = 'follow', idle = 0, lag = 0}},
+        }}))
     elseif func == 'vshard.storage.buckets_count' then
         return ok(msgpack.encode({self.last - self.first + 1}))
     end

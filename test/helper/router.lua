@@ -86,6 +86,17 @@ local function start(config)
         return describe(pack(pcall(router.call, bucket, mode, func, args, opts)))
     end
 
+    -- [bucket, func, args] as bytes: the arguments go on as the msgpack.object they are, the result comes back as one.
+    if has_msgpack_object then
+        function _G.test_return_raw(object)
+            local it = object:iterator()
+            it:decode_array_header()
+            local bucket, func, args = it:decode(), it:decode(), it:take()
+            return router.callrw(bucket, func, args, {return_raw = true, timeout = 30})
+        end
+        box.schema.func.create('test_return_raw', {takes_raw_args = true, if_not_exists = true})
+    end
+
     -- router[name](…) of any other function.
     function _G.test_api(name, args)
         return describe(pack(pcall(router[name], unpack(args, 1, table.maxn(args)))))

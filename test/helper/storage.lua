@@ -200,10 +200,7 @@ function services.info(opts)
         if not M.master then
             return nil, vshard_error('MISSING_MASTER', 'nobody leads', {replicaset = M.config.replicaset})
         end
-        res.health = {}
-        if not res.is_master then
-            res.health.master_upstream = {status = 'follow', idle = 0, lag = 0}
-        end
+        res.health = {master_upstream = {status = 'follow', idle = 0, lag = 0}}
     end
     return res
 end
