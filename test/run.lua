@@ -67,23 +67,6 @@ local function find_storage_kinds()
     return kinds
 end
 
-local function find_files(directory)
-    local files = {}
-    for _, path in ipairs(fio.glob(fio.pathjoin(here, directory, '*_test.lua'))) do
-        local name = fio.basename(path, '_test.lua')
-        local is_wanted = #arg == 0
-        for _, part in ipairs(arg) do
-            is_wanted = is_wanted or name:find(part, 1, true) ~= nil
-        end
-        if is_wanted then
-            table.insert(files, {name = name, path = path})
-        end
-    end
-    table.sort(files, function(a, b) return a.name < b.name end)
-    return files
-end
-
--- Reads TAP: each line of the top level with what was told below it, without tap's own traces.
 local function read_all(path)
     local f = fio.open(path, {'O_RDONLY'})
     if f == nil then
@@ -94,6 +77,23 @@ local function read_all(path)
     return text
 end
 
+local function find_files(directory)
+    local files = {}
+    for _, path in ipairs(fio.glob(fio.pathjoin(here, directory, '*_test.lua'))) do
+        local name = fio.basename(path, '_test.lua')
+        local is_wanted = #arg == 0
+        for _, part in ipairs(arg) do
+            is_wanted = is_wanted or name:find(part, 1, true) ~= nil
+        end
+        if is_wanted then
+            table.insert(files, {name = name, path = path, has_peers = read_all(path):find('peers = ', 1, true) ~= nil})
+        end
+    end
+    table.sort(files, function(a, b) return a.name < b.name end)
+    return files
+end
+
+-- Reads TAP: each line of the top level with what was told below it, without tap's own traces.
 local function read_results(path)
     local results, plan, is_trace = {}, nil, false
     local text = read_all(path)
@@ -201,9 +201,17 @@ local function main()
         for _, file in ipairs(units) do
             table.insert(jobs, {host = host, kind = 'unit', file = file})
         end
+        -- Scripted peers are neither kind of storage: once.
+        for _, file in ipairs(integrations) do
+            if file.has_peers then
+                table.insert(jobs, {host = host, kind = 'scripted peers', file = file})
+            end
+        end
         for _, kind in ipairs(kinds) do
             for _, file in ipairs(integrations) do
-                table.insert(jobs, {host = host, kind = kind .. ' storages', file = file})
+                if not file.has_peers then
+                    table.insert(jobs, {host = host, kind = kind .. ' storages', file = file})
+                end
             end
         end
     end

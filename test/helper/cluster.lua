@@ -511,6 +511,7 @@ end
 -- Whatever way the driver ends, nothing stays.
 local function clean_on_exit()
     box.ctl.on_shutdown(function()
+        process.is_shutting_down = true
         process.kill_all()
         for c in pairs(started) do
             if c.dir ~= nil then
