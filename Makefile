@@ -1,0 +1,74 @@
+# rawshard: the menu. `make help` lists what there is.
+#
+#   TARANTOOL=…    the Tarantool(s) to test with; default: the one on PATH and /opt/tarantool*/bin/tarantool
+#   VSHARD_PATH=…  where vshard lies; default: an installed rock, /opt/vshard
+#   STORAGES=…     helper, vshard or both; default: both where vshard is found
+#   TESTS=…        parts of test file names; default: all
+#   LIBDIR, LUADIR where `install` puts rawshard.so and the Lua files (the rockspec hands them over)
+
+CARGO ?= cargo
+CARGO_TARGET_DIR ?= target
+LIBDIR ?= /usr/local/lib/tarantool
+LUADIR ?= /usr/local/share/tarantool
+TESTS ?=
+ARGS ?=
+
+# Tarantool loads a library by its Lua name, cargo names it otherwise. `install` replaces the file instead of writing into
+# it: a running process may have the old one mapped.
+LIBRARY = build/rawshard.so
+
+# Whoever runs scripts that need only some Tarantool. Looked up when used: `make test` may just have installed it.
+HOST = $(or $(firstword $(TARANTOOL)),$(shell command -v tarantool),$(lastword $(wildcard /opt/tarantool*/bin/tarantool)))
+
+export CARGO_TARGET_DIR TARANTOOL VSHARD_PATH STORAGES
+
+.PHONY: help build install test test-rust test-tarantool lint layers demo bench bench-quick soak clean need-tarantool
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
+
+build: ## build rawshard.so (into build/)
+	$(CARGO) build --release --features module
+	@mkdir -p build
+	install -m 0755 $(CARGO_TARGET_DIR)/release/librawshard.so $(LIBRARY)
+
+install: build ## put rawshard.so into LIBDIR and the Lua files into LUADIR
+	install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(LUADIR)
+	install -m 0755 $(LIBRARY) $(DESTDIR)$(LIBDIR)/rawshard.so
+	cd lua && find . -name '*.lua' -exec install -D -m 0644 {} $(abspath $(DESTDIR)$(LUADIR))/{} \;
+
+test: need-tarantool test-rust test-tarantool ## all tests: the core by cargo, then every Tarantool found
+
+test-rust: ## the core alone, no Tarantool needed
+	$(CARGO) test
+
+test-tarantool: need-tarantool build ## unit and integration tests inside Tarantool
+	$(HOST) test/run.lua $(TESTS)
+
+lint: layers ## formatting, clippy, layer order, luacheck where installed
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy --all-targets --features module -- -D warnings
+	@if command -v luacheck >/dev/null; then luacheck .; else echo "luacheck is not installed: skipped"; fi
+
+layers: ## which module may use which
+	@scripts/check-layers.sh
+
+demo: need-tarantool build ## a cluster, one call across it, ten seconds of load
+	$(HOST) demo/demo.lua $(ARGS)
+
+bench: need-tarantool build ## the workloads of bench/README.md (ARGS=…)
+	bench/run.sh $(ARGS)
+
+bench-quick: need-tarantool build ## the same, a tenth of the requests
+	bench/run.sh --quick $(ARGS)
+
+soak: need-tarantool build ## ten minutes of load while storages die (ARGS=…)
+	bench/soak.sh $(ARGS)
+
+clean: ## remove what was built
+	$(CARGO) clean
+	rm -rf build
+
+need-tarantool:
+	@scripts/need-tarantool.sh

@@ -1,0 +1,250 @@
+-- Storages that misbehave: any bytes from a peer give an error for that call or a closed connection; never a crash, a hang, a
+-- wrong pairing or an allocation without bound. Afterwards the router serves as before.
+
+package.path = './?.lua;' .. package.path
+local fiber = require('fiber')
+local json = require('json')
+local mp = require('test.helper.mp')
+local peer = require('test.helper.peer')
+local suite = require('test.helper.suite')
+
+local s = suite.new('peers', {peers = 2})
+
+local fes = {'lua', 'cfunc'}
+
+-- Bytes of a frame with this header and body.
+local function frame(header, body)
+    return mp.u32(#header + #body) .. header .. body
+end
+
+local function header_of(request, code)
+    return '\x83\x00' .. mp.uint(code or 0) .. '\x01' .. request.header[1] .. '\x05\x01'
+end
+
+-- What the storage does when it is called; the call must end by an error (or, where given, a value) within its deadline.
+local bad = {
+    {'closes the connection', function() return peer.close() end},
+    {'is silent', function() return peer.silent() end, timeout = 0.3},
+    {'sends noise', function() return peer.bytes(('\xc1\xff\x00noise'):rep(100)) end},
+    {'sends a length that is no number', function() return peer.bytes('\xa5hello') end},
+    {'sends a length of 4 GB', function() return peer.bytes('\xce\xff\xff\xff\xff') end},
+    {'sends a length of 2^63', function() return peer.bytes('\xcf\x7f\xff\xff\xff\xff\xff\xff\xff') end},
+    {'sends a length of zero', function() return peer.bytes('\xce\0\0\0\0') end},
+    {'sends half a frame', function(r)
+        return peer.bytes(frame(header_of(r), '\x81\x30\x92\xc3\x01'):sub(1, -2))
+    end, timeout = 0.3},
+    {'answers with a header that is no map', function() return peer.bytes(frame('\x92\x00\x01', '\x80')) end},
+    {'answers without sync', function() return peer.bytes(frame('\x81\x00\x00', '\x81\x30\x91\xc3')) end, timeout = 0.3},
+    {'answers without a type', function(r) return peer.bytes(frame('\x81\x01' .. r.header[1], '\x81\x30\x91\xc3')) end},
+    {'answers with a foreign sync', function()
+        return peer.bytes(frame('\x82\x00\x00\x01\xcf\x7f\xff\xff\xff\xff\xff\xff\x01', '\x81\x30\x92\xc3\x05'))
+    end, timeout = 0.3},
+    {'answers without a body', function(r) return peer.bytes(frame(header_of(r), '')) end},
+    {'answers with an empty body', function(r) return peer.bytes(frame(header_of(r), '\x80')) end},
+    {'answers with a body that is no map', function(r) return peer.bytes(frame(header_of(r), '\x91\x01')) end},
+    {'answers without data', function(r) return peer.bytes(frame(header_of(r), '\x81\x31\xa1x')) end},
+    {'answers with data that is no array', function() return peer.ok('\x05') end},
+    {'answers with no values at all', function() return peer.ok('\x90') end},
+    {'answers with a status that is no flag', function() return peer.ok('\x92\xa1x\x01') end},
+    {'answers with truncated data', function(r) return peer.bytes(frame(header_of(r), '\x81\x30\x92\xc3\xd9\x20abc')) end},
+    {'answers with an array longer than the frame', function(r)
+        return peer.bytes(frame(header_of(r), '\x81\x30\xdd\xff\xff\xff\xff\xc3'))
+    end},
+    {'answers with a reserved byte', function() return peer.ok('\x92\xc3\xc1') end},
+    {'answers an error without a body', function(r) return peer.bytes(frame(header_of(r, 0x8020), '')) end},
+    {'answers an error with an empty body', function(r) return peer.bytes(frame(header_of(r, 0x8020), '\x80')) end},
+    {'answers an error whose message is a number', function(r) return peer.bytes(frame(header_of(r, 0x8020), '\x81\x31\x05')) end},
+    {'answers an error whose stack is noise', function(r)
+        return peer.bytes(frame(header_of(r, 0x8020), '\x82\x31\xa1m\x52\x81\x00\x91\x05'))
+    end},
+    {'answers with a refusal that is no map', function() return peer.ok('\x92\xc0\x05') end},
+    {'answers with a refusal without code', function() return peer.ok('\x92\xc0\x81\xa4type\xadShardingError') end},
+    {'answers with false and nothing', function() return peer.ok('\x91\xc2') end},
+    {'answers with nil and nothing', function() return peer.ok('\x91\xc0') end},
+}
+
+for _, case in ipairs(bad) do
+    s:scenario(case[1], {fe = fes, heals = true, router = 'rawshard'}, function(t, fe, c)
+        local timeout = case.timeout or 2
+        local calls = 0
+        c.peers[1].on_call = function(request)
+            calls = calls + 1
+            return case[2](request)
+        end
+        local started = fiber.clock()
+        local res = fe:call(c, {1, 'write', 'f', {1}, {timeout = timeout}}, 10)
+        t:ok(res.raised == nil and res[1] == nil and type(res[2]) == 'table', 'an error', '  got: %s', json.encode(res))
+        t:within(fiber.clock() - started, 0, timeout + 0.5, 'within the deadline')
+        if case.timeout == nil then
+            t:ok(fiber.clock() - started < timeout, 'without waiting for the deadline')
+        end
+        t:ok(calls >= 1, 'the storage was called')
+        t:ok(c.router:is_alive(), 'the router lives')
+        t:ok(fe:call(c, {30, 'write', 'f', {1}, {timeout = 5}}).raised == nil, 'the other storage serves')
+    end)
+end
+
+s:scenario('answers twice', {fe = fes, heals = true}, function(t, fe, c)
+    c.peers[1].on_call = function(request)
+        local args = mp.elements(mp.elements(request.args)[4])
+        local answer = frame(header_of(request), '\x81\x30\x92\xc3' .. args[1])
+        return peer.bytes(answer .. answer)
+    end
+    for i = 1, 100 do
+        local res = fe:call(c, {1, 'write', 'f', {i}, {timeout = 5}})
+        if res[1] ~= i then
+            return t:values(fe, res, {i}, 'the answer of call ' .. i)
+        end
+    end
+    t:ok(true, 'each call gets its own answer')
+end)
+
+s:scenario('answers in another order', {fe = fes, heals = true}, function(t, fe, c)
+    local N = 200
+    local held = {}
+    c.peers[1].on_call = function(request)
+        local args = mp.elements(mp.elements(request.args)[4])
+        table.insert(held, {request = request, value = args[1]})
+        return peer.silent()
+    end
+    local calls = {}
+    for i = 1, N do
+        calls[i] = fe:start(c, {1, 'write', 'f', {i}, {timeout = 20}})
+    end
+    suite.wait_until('all calls', function() return #held == N end)
+    for i = N, 1, -1 do
+        c.peers[1]:answer(held[i].request.conn, held[i].request, peer.ok('\x92\xc3' .. held[i].value))
+    end
+    local wrong = 0
+    for i = 1, N do
+        if fe:finish(calls[i], 20)[1] ~= i then
+            wrong = wrong + 1
+        end
+    end
+    t:is(wrong, 0, 'wrong answers')
+end)
+
+s:scenario('answers byte by byte', {fe = fes, heals = true}, function(t, fe, c)
+    c.peers[1].on_call = function(request)
+        local args = mp.elements(mp.elements(request.args)[4])
+        local answer = frame(header_of(request), '\x81\x30\x92\xc3' .. args[1])
+        for i = 1, #answer do
+            request.conn.socket:write(answer:sub(i, i))
+            fiber.sleep(0)
+        end
+        return peer.silent()
+    end
+    for i = 1, 5 do
+        t:values(fe, fe:call(c, {1, 'write', 'f', {'value ' .. i}, {timeout = 5}}), {'value ' .. i}, 'call ' .. i)
+    end
+end)
+
+s:scenario('half a frame, and the rest after the deadline', {fe = fes, heals = true}, function(t, fe, c)
+    local rest
+    c.peers[1].on_call = function(request)
+        local answer = frame(header_of(request), '\x81\x30\x92\xc3\xa5first')
+        rest = {request.conn, answer:sub(10)}
+        return peer.bytes(answer:sub(1, 9))
+    end
+    t:timeout(fe:call(c, {1, 'write', 'f', {1}, {timeout = 0.2}}), 'the first call')
+    c.peers[1].on_call = function()
+        return peer.ok('\x92\xc3\xa6second')
+    end
+    if rest ~= nil then
+        rest[1].socket:write(rest[2])
+    end
+    t:values(fe, fe:call(c, {1, 'write', 'f', {2}, {timeout = 5}}), {'second'}, 'the second gets its own')
+end)
+
+s:scenario('pushes before the answer are no answer', {fe = fes, heals = true}, function(t, fe, c)
+    c.peers[1].on_call = function(request)
+        local push = frame(header_of(request, 128), '\x81\x30\x91\xa4push')
+        local answer = frame(header_of(request), '\x81\x30\x92\xc3\xa6answer')
+        return peer.bytes(push .. push .. push .. answer)
+    end
+    for i = 1, 3 do
+        t:values(fe, fe:call(c, {1, 'write', 'f', {i}, {timeout = 5}}), {'answer'}, 'call ' .. i)
+    end
+end)
+
+s:scenario('events that nobody asked for', {fe = fes, heals = true, router = 'rawshard'}, function(t, fe, c)
+    c.peers[1].on_call = function(request)
+        local event = frame('\x81\x00\x4c', '\x81\x57\xacbox.shutdown')
+        return peer.bytes(event .. frame(header_of(request), '\x81\x30\x92\xc3\x05'))
+    end
+    t:values(fe, fe:call(c, {1, 'write', 'f', {1}, {timeout = 5}}), {5})
+end)
+
+s:scenario('an answer of depth 100 000', {fe = {'cfunc'}, heals = true, min_host = '3.0'}, function(t, fe, c)
+    c.peers[1].on_call = function()
+        return peer.ok('\x92\xc3' .. ('\x91'):rep(100000) .. '\xc0')
+    end
+    local iproto = require('test.helper.iproto')
+    local host, port = c.router:uri():match('^(.*):(%d+)$')
+    local client = iproto.connect(host, port, 'client', 'secret')
+    local reply = client:call('rawshard.callraw', mp.array_of('\x01', '\xc0', mp.str('f')), 10)
+    t:ok(reply ~= nil, 'an answer or an error')
+    client:close()
+    t:ok(c.router:is_alive(), 'the router lives')
+    t:ok(fe:call(c, {30, 'write', 'f', {1}, {timeout = 5}}).raised == nil, 'the other storage serves')
+end)
+
+for _, case in ipairs({
+    {'a greeting of noise', ('noise '):rep(50):sub(1, 128)},
+    {'half a greeting', 'Tarantool 2.6.0 (Binary)'},
+    {'a greeting of another protocol', 'HTTP/1.1 400 Bad Request\r\n\r\n' .. (' '):rep(100)},
+    {'a greeting of another instance', peer.greeting('dddddddd-0000-4000-8000-000000000001')},
+}) do
+    s:scenario(case[1], {fe = fes, heals = true, router = 'rawshard'}, function(t, fe, c)
+        c.peers[1].greeting = case[2]
+        c.peers[1]:disconnect_all()
+        local started = fiber.clock()
+        local res = fe:call(c, {1, 'write', 'f', {1}, {timeout = 0.7}}, 10)
+        t:ok(res.raised == nil and res[1] == nil and type(res[2]) == 'table', 'an error', '  got: %s', json.encode(res))
+        t:within(fiber.clock() - started, 0, 1.5, 'within the deadline')
+        t:ok(fe:call(c, {30, 'write', 'f', {1}, {timeout = 5}}).raised == nil, 'the other storage serves')
+    end)
+end
+
+s:scenario('a connection cut under a hundred calls', {fe = fes, heals = true}, function(t, fe, c)
+    local seen = 0
+    c.peers[1].on_call = function()
+        seen = seen + 1
+        return peer.silent()
+    end
+    local calls = {}
+    for i = 1, 100 do
+        calls[i] = fe:start(c, {1, 'write', 'f', {i}, {timeout = 3}})
+    end
+    suite.wait_until('all calls', function() return seen == 100 end)
+    local started = fiber.clock()
+    c.peers[1]:disconnect_all()
+    local errors = 0
+    for i = 1, 100 do
+        local res = fe:finish(calls[i], 10)
+        if res[1] == nil and type(res[2]) == 'table' then
+            errors = errors + 1
+        end
+    end
+    t:is(errors, 100, 'each ends by an error')
+    t:within(fiber.clock() - started, 0, 4, 'in time')
+    t:is(seen, 100, 'none is sent twice')
+end)
+
+s:scenario('reconnects do not storm', {fe = {'lua'}, heals = true, router = 'rawshard'}, function(t, _, c)
+    -- A storage that accepts and closes at once must not be hammered.
+    local p = c.peers[1]
+    p.on_accept = function(conn)
+        conn.socket:close()
+        conn.is_closed = true
+    end
+    local before = p.accepted
+    p:disconnect_all()
+    suite.wait_until('three attempts', function() return p.accepted >= before + 3 end, 20)
+    local from, started = p.accepted, fiber.clock()
+    fiber.sleep(1)
+    local rate = (p.accepted - from) / (fiber.clock() - started)
+    t:within(rate, 0, 30, 'attempts per second')
+end)
+
+s:run()
