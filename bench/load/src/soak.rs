@@ -1,0 +1,3 @@
+pub fn main(_: &[String]) -> Result<(), String> {
+    Ok(())
+}
