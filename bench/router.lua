@@ -123,7 +123,8 @@ for _, name in ipairs(cfg.setup) do
     else
         local ok, err = pcall(setup[name])
         if not ok then
-            info.missing[name] = tostring(err)
+            -- The first line says it; what follows are all the places that were searched.
+            info.missing[name] = tostring(err):match('^[^\n]*')
         end
     end
 end

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::args::Args;
 use crate::client::Client;
-use crate::cluster::{Cluster, Env, Process, TempDir};
+use crate::cluster::{Cluster, Env, Process, TempDir, link};
 use crate::generator::{Generator, PERCENTILES, Plan, Stats};
 use crate::hosts::{self, Host};
 use crate::kinds::{self, Kind};
@@ -74,19 +74,7 @@ impl Options {
         let quick = args.flag("quick");
         let root = PathBuf::from(args.text("root").unwrap_or("."));
         let root = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
-        let given = args.all("host");
-        let hosts = if !given.is_empty() {
-            given.iter().map(|p| Host::at(p.as_ref())).collect::<Result<Vec<_>, _>>()?
-        } else if let (Some(path), false) = (std::env::var_os("TARANTOOL"), args.flag("all-hosts")) {
-            vec![Host::at(path.as_ref())?]
-        } else {
-            let mut found = hosts::find();
-            let newest = found.len().saturating_sub(1);
-            if args.flag("all-hosts") { found } else { found.split_off(newest) }
-        };
-        if hosts.is_empty() {
-            return Err("no Tarantool found (TARANTOOL=, PATH, /opt/tarantool*/bin/tarantool)".into());
-        }
+        let hosts = hosts::chosen(&args.all("host"), args.flag("all-hosts"))?;
         let all = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<Vec<_>>();
         Ok(Options {
             build: args.text("build").map(PathBuf::from).unwrap_or(root.join("build")),
@@ -685,15 +673,6 @@ fn description(workload: &str) -> &'static str {
         "T7" => "echo of 20 numbers",
         _ => "",
     }
-}
-
-fn link(dir: &std::path::Path, name: &str, candidates: &[PathBuf]) -> Result<(), String> {
-    for file in candidates {
-        if let Ok(file) = file.canonicalize() {
-            return std::os::unix::fs::symlink(&file, dir.join(name)).map_err(|e| format!("{name}: {e}"));
-        }
-    }
-    Err(format!("{name} is not built"))
 }
 
 fn machine() -> serde_json::Value {

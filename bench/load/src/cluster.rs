@@ -134,6 +134,10 @@ impl Process {
         Client::connect(self.addr).map_err(|e| format!("{}: {e}", self.name))
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -154,6 +158,8 @@ impl Drop for Process {
     fn drop(&mut self) {
         if self.is_alive() {
             sys::signal(self.child.id(), libc::SIGTERM);
+            // It may be frozen.
+            sys::signal(self.child.id(), libc::SIGCONT);
             let deadline = Instant::now() + Duration::from_secs(5);
             while Instant::now() < deadline && self.is_alive() {
                 std::thread::sleep(Duration::from_millis(10));
@@ -225,6 +231,11 @@ impl Cluster {
         &self.storages
     }
 
+    /// A bucket that lives on that storage: see bench/common.lua.
+    pub fn first_bucket(&self, i: usize) -> u32 {
+        i as u32 * self.env.bucket_count.div_ceil(STORAGES as u32) + 1
+    }
+
     pub fn kill_storage(&mut self, i: usize) {
         self.storages[i].kill();
     }
@@ -258,4 +269,14 @@ fn local(port: u16) -> SocketAddr {
 fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind(local(0)).map_err(|e| format!("no free port: {e}"))?;
     Ok(listener.local_addr().map_err(|e| e.to_string())?.port())
+}
+
+/// Puts the first of the files that exists into `dir`, under the name that Tarantool looks for.
+pub fn link(dir: &Path, name: &str, candidates: &[PathBuf]) -> Result<(), String> {
+    for file in candidates {
+        if let Ok(file) = file.canonicalize() {
+            return std::os::unix::fs::symlink(&file, dir.join(name)).map_err(|e| format!("{name}: {e}"));
+        }
+    }
+    Err(format!("{name} is not built"))
 }

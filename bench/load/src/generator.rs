@@ -48,6 +48,8 @@ pub struct Plan {
     pub rest: Duration,
     /// Answers that take longer than this after the end are given up.
     pub drain: Duration,
+    /// Answers of any kind that take longer are counted as late.
+    pub max_latency: Option<Duration>,
     /// Right answers so far, for whoever watches from another thread.
     pub progress: Option<Arc<AtomicU64>>,
 }
@@ -69,6 +71,7 @@ impl Plan {
             first_id: 1 << 40,
             rest: Duration::ZERO,
             drain: Duration::from_secs(60),
+            max_latency: None,
             progress: None,
         }
     }
@@ -82,6 +85,7 @@ pub struct Stats {
     /// Answers that are wrong, or fit no request.
     pub wrong: u64,
     pub lost: u64,
+    pub late: u64,
     pub elapsed: Duration,
     pub cpu: Duration,
     pub bytes_in: u64,
@@ -202,7 +206,7 @@ impl Generator {
 
     fn drive(&mut self, run: &mut Run) -> Result<(), String> {
         let mut events = Events::with_capacity(1024);
-        let end = run.start + run.plan.duration;
+        let mut end = run.start + run.plan.duration;
         let mut sending = true;
         // Open loop: requests issued so far, and the connection whose turn it is.
         let (mut issued, mut turn) = (0u64, 0usize);
@@ -221,6 +225,7 @@ impl Generator {
         loop {
             if sending && (now >= end || run.left == 0 || sys::stopped()) {
                 sending = false;
+                end = now;
                 run.left = 0;
             }
             if !sending && (run.in_flight == 0 || now >= end + run.plan.drain) {
@@ -457,6 +462,9 @@ impl Run<'_> {
         let due = s.due;
         let fill = s.fill;
         let mut good = true;
+        if self.plan.max_latency.is_some_and(|max| u128::from(now_ns.saturating_sub(due)) > max.as_nanos()) {
+            self.stats.late += 1;
+        }
         if kind == 0 && body.len() > 2 && body[..2] == [0x81, 0x30] {
             match self.check.judge(&fill, &body[2..]) {
                 Verdict::Right => {
@@ -541,6 +549,7 @@ impl Stats {
             raised: 0,
             wrong: 0,
             lost: 0,
+            late: 0,
             elapsed: Duration::ZERO,
             cpu: Duration::ZERO,
             bytes_in: 0,
@@ -574,6 +583,7 @@ impl Stats {
         self.raised += other.raised;
         self.wrong += other.wrong;
         self.lost += other.lost;
+        self.late += other.late;
         self.elapsed = self.elapsed.max(other.elapsed);
         self.cpu += other.cpu;
         self.bytes_in += other.bytes_in;
@@ -636,6 +646,7 @@ impl Stats {
             "raised": self.raised,
             "wrong": self.wrong,
             "lost": self.lost,
+            "late": self.late,
             "seconds": self.elapsed.as_secs_f64(),
             "per_second": self.per_second(),
             "latency_us": latency,

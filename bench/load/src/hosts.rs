@@ -25,12 +25,26 @@ impl Host {
     }
 }
 
+/// The given ones, else those in TARANTOOL, else the newest that is found, or all of them.
+pub fn chosen(given: &[&str], all: bool) -> Result<Vec<Host>, String> {
+    let named = std::env::var("TARANTOOL").unwrap_or_default();
+    let named: Vec<&str> = if given.is_empty() { named.split_whitespace().collect() } else { given.to_vec() };
+    if !named.is_empty() && !all {
+        return named.iter().map(|p| Host::at(p.as_ref())).collect();
+    }
+    let mut found = find();
+    if found.is_empty() {
+        return Err("no Tarantool found (TARANTOOL=, PATH, /opt/tarantool*/bin/tarantool)".into());
+    }
+    let newest = found.len() - 1;
+    Ok(if all { found } else { found.split_off(newest) })
+}
+
 /// TARANTOOL, the one on PATH, /opt/tarantool*/bin/tarantool; oldest first, one of each version.
 pub fn find() -> Vec<Host> {
     let mut paths = Vec::new();
-    if let Some(path) = std::env::var_os("TARANTOOL").filter(|p| !p.is_empty()) {
-        paths.push(PathBuf::from(path));
-    }
+    let named = std::env::var("TARANTOOL").unwrap_or_default();
+    paths.extend(named.split_whitespace().map(PathBuf::from));
     if let Some(path) = std::env::var_os("PATH") {
         paths.extend(std::env::split_paths(&path).map(|dir| dir.join("tarantool")).find(|p| p.is_file()));
     }

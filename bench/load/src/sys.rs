@@ -63,6 +63,11 @@ pub fn catch_signals() {
     }
 }
 
+/// As if Ctrl-C had been pressed.
+pub fn stop() {
+    STOPPED.store(true, Ordering::Relaxed);
+}
+
 pub fn stopped() -> bool {
     STOPPED.load(Ordering::Relaxed)
 }
