@@ -1,0 +1,74 @@
+//! The floors of the benches: C stored functions that return bytes and do nothing else.
+//!
+//! What Tarantool itself spends on receiving a CALL, running a C function and sending its answer is the least that any
+//! router behind a C stored function can cost. `echo` measures that with the payload of the request, `fixed` with a
+//! small request and the payload of the answer (for workloads whose result is bigger than their arguments).
+//!
+//! All functions run in the TX thread only.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int};
+
+/// Opaque: the host's context of one call.
+#[repr(C)]
+pub struct Ctx {
+    _private: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn box_return_mp(ctx: *mut Ctx, mp: *const c_char, mp_end: *const c_char) -> c_int;
+}
+
+/// Returns its argument array as one value.
+///
+/// # Safety
+/// Called by the host, with `args..args_end` readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn echo(ctx: *mut Ctx, args: *const c_char, args_end: *const c_char) -> c_int {
+    // SAFETY: the host's own pointers, handed straight back.
+    unsafe { box_return_mp(ctx, args, args_end) }
+}
+
+/// Remembers its only argument; `fixed` returns it from now on.
+///
+/// # Safety
+/// Called by the host in the TX thread, with `args..args_end` readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn set_fixed(_: *mut Ctx, args: *const c_char, args_end: *const c_char) -> c_int {
+    // SAFETY: the host promises a readable range.
+    let bytes = unsafe {
+        let len = args_end.offset_from(args) as usize;
+        std::slice::from_raw_parts(args.cast::<u8>(), len)
+    };
+    // An array of one: a header of one byte, then the argument.
+    if bytes.first() != Some(&0x91) {
+        return -1;
+    }
+    // SAFETY: TX only, and nothing holds a reference across a call.
+    unsafe { *FIXED.0.get() = bytes[1..].to_vec() };
+    0
+}
+
+/// Returns the value that `set_fixed` was given, whatever its own arguments are.
+///
+/// # Safety
+/// Called by the host in the TX thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fixed(ctx: *mut Ctx, _: *const c_char, _: *const c_char) -> c_int {
+    // SAFETY: TX only; box_return_mp copies the bytes before it returns.
+    unsafe {
+        let bytes = &*FIXED.0.get();
+        if bytes.is_empty() {
+            return 0;
+        }
+        let range = bytes.as_ptr_range();
+        box_return_mp(ctx, range.start.cast(), range.end.cast())
+    }
+}
+
+struct TxOnly(UnsafeCell<Vec<u8>>);
+
+// SAFETY: only the TX thread calls the functions above.
+unsafe impl Sync for TxOnly {}
+
+static FIXED: TxOnly = TxOnly(UnsafeCell::new(Vec::new()));

@@ -1,0 +1,701 @@
+//! `make bench`: every kind on every workload, side by side, in one run.
+//!
+//! Kinds run in rounds, one after the other, so that whatever else happens on the machine hits all of them; figures are
+//! medians over the rounds. CPU times are differences of the router process's own clocks around a run that starts and
+//! ends with nothing in flight.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use crate::args::Args;
+use crate::client::Client;
+use crate::cluster::{Cluster, Env, Process, TempDir, link};
+use crate::generator::{Generator, PERCENTILES, Plan, Stats};
+use crate::hosts::{self, Host};
+use crate::kinds::{self, Kind};
+use crate::mp::{self, Val};
+use crate::sys;
+use crate::table::Table;
+use crate::workload::{self, Shape, Workload};
+
+struct Options {
+    root: PathBuf,
+    build: PathBuf,
+    floor: PathBuf,
+    hosts: Vec<Host>,
+    sections: Vec<String>,
+    workloads: Vec<String>,
+    kinds: Option<Vec<String>>,
+    rounds: usize,
+    seconds: f64,
+    conns: usize,
+    depth: usize,
+    no_vshard: bool,
+    keep: bool,
+    io_threads: u32,
+    buckets: u32,
+    out: PathBuf,
+}
+
+pub fn main(args: &[String]) -> Result<(), String> {
+    let options = Options::parse(args)?;
+    for host in &options.hosts {
+        if sys::stopped() {
+            break;
+        }
+        Bench::new(&options, host)?.run()?;
+    }
+    Ok(())
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Options, String> {
+        let values = [
+            "root",
+            "build",
+            "floor",
+            "host",
+            "sections",
+            "workloads",
+            "kinds",
+            "rounds",
+            "seconds",
+            "conns",
+            "depth",
+            "io-threads",
+            "buckets",
+            "out",
+        ];
+        let args = Args::parse(args, &values, &["quick", "all-hosts", "no-vshard", "keep"])?;
+        let quick = args.flag("quick");
+        let root = PathBuf::from(args.text("root").unwrap_or("."));
+        let root = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
+        let hosts = hosts::chosen(&args.all("host"), args.flag("all-hosts"))?;
+        let all = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<Vec<_>>();
+        Ok(Options {
+            build: args.text("build").map(PathBuf::from).unwrap_or(root.join("build")),
+            floor: args.text("floor").map(PathBuf::from).unwrap_or(root.join("target/bench/release")),
+            hosts,
+            sections: args.list("sections").unwrap_or(all(&["proxy", "serialization", "latency"])),
+            workloads: args.list("workloads").unwrap_or(all(&workload::NAMES)),
+            kinds: args.list("kinds"),
+            rounds: args.get("rounds", if quick { 1 } else { 5 })?.max(1),
+            seconds: args.get("seconds", if quick { 0.4 } else { 1.0 })?,
+            conns: args.get("conns", 100)?,
+            depth: args.get("depth", 20)?,
+            no_vshard: args.flag("no-vshard"),
+            keep: args.flag("keep"),
+            io_threads: args.get("io-threads", 1)?,
+            buckets: args.get("buckets", 3000)?,
+            out: args.text("out").map(PathBuf::from).unwrap_or(root.join("bench/results")),
+            root,
+        })
+    }
+}
+
+/// One host.
+struct Bench<'a> {
+    options: &'a Options,
+    host: &'a Host,
+    cluster: Cluster,
+    vshard: Option<String>,
+    missing: BTreeMap<String, String>,
+    results: serde_json::Map<String, serde_json::Value>,
+    targets: Vec<Target>,
+    /// Holds the libraries under the names that Tarantool looks for.
+    _libs: TempDir,
+}
+
+/// A kind on a workload, ready to be loaded.
+struct Subject {
+    kind: &'static Kind,
+    /// None: the storage itself is loaded.
+    _process: Option<Process>,
+    control: Client,
+    generator: Generator,
+    plan: Plan,
+    samples: Vec<Sample>,
+}
+
+#[derive(Clone, Default)]
+struct Sample {
+    per_second: f64,
+    tx_us: f64,
+    process_us: f64,
+    peak_mb: f64,
+    rss_growth_mb: f64,
+    lua_growth_mb: f64,
+    load_us: f64,
+    /// Requests that the generator sent at once.
+    batch: f64,
+    p50_us: f64,
+    p99_us: f64,
+    /// CPU µs per request by thread name.
+    threads: BTreeMap<String, f64>,
+    variants: usize,
+}
+
+struct Target {
+    what: String,
+    measured: String,
+    wanted: String,
+    met: bool,
+}
+
+impl<'a> Bench<'a> {
+    fn new(options: &'a Options, host: &'a Host) -> Result<Bench<'a>, String> {
+        let libs = TempDir::new(false)?;
+        let mut missing = BTreeMap::new();
+        link(libs.path(), "bench_floor.so", &[options.floor.join("libbench_floor.so")])?;
+        let built = [options.build.join("rawshard.so"), options.root.join("target/release/librawshard.so")];
+        if let Err(e) = link(libs.path(), "rawshard.so", &built) {
+            missing.insert("rawshard".into(), e);
+        }
+        let env = Env {
+            root: options.root.clone(),
+            tarantool: host.path.clone(),
+            libs: libs.path().to_owned(),
+            no_vshard: options.no_vshard,
+            bucket_count: options.buckets,
+            io_threads: options.io_threads,
+        };
+        let cluster = Cluster::start(&env, options.keep)?;
+        let storage = cluster.storages()[0].client()?.ask("bench_info")?;
+        let storage = storage.field("storage").and_then(Val::str).unwrap_or("?").to_owned();
+        println!("\nTarantool {}, storages: {storage}", host.label());
+        let mut results = serde_json::Map::new();
+        results.insert("tarantool".into(), host.label().into());
+        results.insert("storages".into(), storage.into());
+        results.insert("machine".into(), machine());
+        results.insert(
+            "options".into(),
+            json!({"rounds": options.rounds, "seconds": options.seconds, "connections": options.conns,
+                   "depth": options.depth, "io_threads": options.io_threads, "buckets": options.buckets}),
+        );
+        Ok(Bench { options, host, cluster, vshard: None, missing, results, targets: Vec::new(), _libs: libs })
+    }
+
+    fn run(mut self) -> Result<(), String> {
+        let started = SystemTime::now();
+        for section in &self.options.sections {
+            if sys::stopped() {
+                return Ok(());
+            }
+            match section.as_str() {
+                "proxy" => self.proxy()?,
+                "serialization" => self.serialization()?,
+                "latency" => self.latency()?,
+                other => return Err(format!("unknown section {other}: proxy, serialization, latency")),
+            }
+        }
+        if !self.targets.is_empty() {
+            println!("\nTargets");
+            let mut table = Table::new(&["", "measured", "target", ""]);
+            for t in &self.targets {
+                let verdict = if t.met { "met" } else { "MISSED" };
+                table.row(&[t.what.clone(), t.measured.clone(), t.wanted.clone(), verdict.into()]);
+            }
+            table.print();
+        }
+        if !self.missing.is_empty() {
+            println!("\nNot measured here");
+            for (what, why) in &self.missing {
+                println!("  {what}: {why}");
+            }
+        }
+        let targets: Vec<_> = self
+            .targets
+            .iter()
+            .map(|t| json!({"what": t.what, "measured": t.measured, "target": t.wanted, "met": t.met}))
+            .collect();
+        self.results.insert("targets".into(), targets.into());
+        self.results.insert("missing".into(), json!(self.missing));
+        self.results.insert("load_average_after".into(), load_average().into());
+        let seconds = started.duration_since(UNIX_EPOCH).map(|d| d.as_secs()).unwrap_or(0);
+        let path = self.options.out.join(format!("{seconds}-tarantool-{}.json", self.host.label()));
+        fs::create_dir_all(&self.options.out).map_err(|e| e.to_string())?;
+        let text = serde_json::to_string_pretty(&self.results).map_err(|e| e.to_string())?;
+        fs::write(&path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
+        let shown = path.strip_prefix(&self.options.root).unwrap_or(&path);
+        println!("\nAll figures: {}", shown.display());
+        Ok(())
+    }
+
+    /// The seven workloads, every kind.
+    fn proxy(&mut self) -> Result<(), String> {
+        let mut json_out = serde_json::Map::new();
+        for name in &self.options.workloads {
+            let workload = Workload::by_name(name)?;
+            let names = match &self.options.kinds {
+                Some(names) => names.iter().map(String::as_str).collect::<Vec<_>>(),
+                None => kinds::PROXY
+                    .iter()
+                    .copied()
+                    // Where the workload echoes, c-echo returns the same payload.
+                    .filter(|k| !k.starts_with("c-fixed") || workload.func != "bench_echo")
+                    .collect(),
+            };
+            let mut subjects = self.subjects(&names, &workload, self.options.conns, self.options.depth)?;
+            self.rounds(&mut subjects)?;
+            if sys::stopped() {
+                return Ok(());
+            }
+            let medians: BTreeMap<&str, Sample> =
+                subjects.iter().map(|s| (s.kind.name, median_sample(&s.samples))).collect();
+            self.print_proxy(name, &subjects, &medians);
+            self.judge_proxy(name, &medians);
+            json_out.insert(name.clone(), samples_json(&subjects));
+        }
+        self.results.insert("proxy".into(), json_out.into());
+        Ok(())
+    }
+
+    fn print_proxy(&self, name: &str, subjects: &[Subject], medians: &BTreeMap<&str, Sample>) {
+        let (reference, _) = self.reference(medians);
+        println!("\n{name}: {}", description(name));
+        let over = format!("TX: {reference} ÷ it");
+        let over_process = format!("process: {reference} ÷ it");
+        let mut table = Table::new(&[
+            "",
+            "req/s",
+            "TX µs",
+            "process µs",
+            "engine µs",
+            "TX ÷ floor",
+            &over,
+            &over_process,
+            "peak MB",
+            "Lua +MB",
+            "load µs",
+            "at once",
+        ]);
+        for s in subjects {
+            let m = &medians[s.kind.name];
+            let floor = floor_of(s.kind, name).and_then(|f| medians.get(f));
+            let ratio = |a: Option<f64>, b: f64| match a {
+                Some(a) if b > 0.0 => format!("{:.2}", a / b),
+                _ => String::new(),
+            };
+            let base = medians.get(reference);
+            table.row(&[
+                s.kind.name.into(),
+                format!("{:.0}", m.per_second),
+                format!("{:.2}", m.tx_us),
+                format!("{:.2}", m.process_us),
+                engine_us(m).map(|v| format!("{v:.2}")).unwrap_or_default(),
+                floor.map(|f| ratio(Some(m.tx_us), f.tx_us)).unwrap_or_default(),
+                ratio(base.map(|b| b.tx_us), m.tx_us),
+                ratio(base.map(|b| b.process_us), m.process_us),
+                format!("{:.1}", m.peak_mb),
+                format!("{:+.1}", m.lua_growth_mb),
+                format!("{:.2}", m.load_us),
+                format!("{:.0}", m.batch),
+            ]);
+        }
+        table.print();
+    }
+
+    /// vshard, or what stands in its place.
+    fn reference(&self, medians: &BTreeMap<&str, Sample>) -> (&'static str, bool) {
+        if medians.contains_key("vshard") { ("vshard", true) } else { ("forwarder", false) }
+    }
+
+    fn judge_proxy(&mut self, name: &str, medians: &BTreeMap<&str, Sample>) {
+        let mut judge = |what: String, measured: f64, wanted: &str, met: bool| {
+            self.targets.push(Target { what, measured: format!("{measured:.2}"), wanted: wanted.into(), met })
+        };
+        let get = |kind: &str| medians.get(kind);
+        if let Some(c) = get("rawshard-c") {
+            let floor = if matches!(name, "T5" | "T6") { "c-fixed-paced" } else { "c-echo-paced" };
+            if let Some(f) = get(floor) {
+                let r = c.tx_us / f.tx_us;
+                judge(format!("{name} TX, stored function ÷ {floor}"), r, "≤ 1.5", r <= 1.5);
+            }
+            if let Some(v) = get("vshard") {
+                let r = v.tx_us / c.tx_us;
+                let wanted = match name {
+                    "T1" => 8.0,
+                    "T3" | "T6" => 20.0,
+                    _ => 1.0,
+                };
+                let shown = if wanted > 1.0 { format!("≥ {wanted}") } else { "> 1".into() };
+                judge(format!("{name} TX, vshard ÷ stored function"), r, &shown, r >= wanted);
+                if let Some(raw) = get("vshard-raw") {
+                    let r = raw.tx_us / c.tx_us;
+                    judge(format!("{name} TX, vshard raw ÷ stored function"), r, "> 1", r > 1.0);
+                }
+                let wanted = match name {
+                    "T1" => Some(3.0),
+                    "T3" | "T6" => Some(6.0),
+                    _ => None,
+                };
+                if let Some(wanted) = wanted {
+                    let r = v.process_us / c.process_us;
+                    judge(
+                        format!("{name} process, vshard ÷ stored function"),
+                        r,
+                        &format!("≥ {wanted}"),
+                        r >= wanted,
+                    );
+                }
+            }
+        }
+        if let (Some(l), Some(f)) = (get("rawshard-lua"), get("lua-raw-floor-paced")) {
+            let r = l.tx_us / f.tx_us;
+            judge(format!("{name} TX, Lua entry ÷ lua-raw-floor-paced"), r, "≤ 1.4", r <= 1.4);
+        }
+    }
+
+    /// Which share of a call's cost is its payload: T3 against the same call with nothing in it.
+    fn serialization(&mut self) -> Result<(), String> {
+        let names = ["vshard", "vshard-raw", "forwarder", "rawshard-c", "rawshard-lua", "c-echo"];
+        let mut costs: Vec<BTreeMap<&str, Sample>> = Vec::new();
+        for workload in ["T3", "T0"] {
+            let workload = Workload::by_name(workload)?;
+            let mut subjects = self.subjects(&names, &workload, self.options.conns, self.options.depth)?;
+            self.rounds(&mut subjects)?;
+            if sys::stopped() {
+                return Ok(());
+            }
+            costs.push(subjects.iter().map(|s| (s.kind.name, median_sample(&s.samples))).collect());
+        }
+        println!("\nWhat serialization costs: T3, and the same call with its payload replaced by nothing");
+        let mut table = Table::new(&["", "TX µs", "empty", "payload", "process µs", "empty", "payload"]);
+        let mut json_out = serde_json::Map::new();
+        for name in names {
+            let (Some(full), Some(empty)) = (costs[0].get(name), costs[1].get(name)) else {
+                continue;
+            };
+            let share = |full: f64, empty: f64| format!("{:.0} %", (1.0 - empty / full) * 100.0);
+            table.row(&[
+                name.into(),
+                format!("{:.2}", full.tx_us),
+                format!("{:.2}", empty.tx_us),
+                share(full.tx_us, empty.tx_us),
+                format!("{:.2}", full.process_us),
+                format!("{:.2}", empty.process_us),
+                share(full.process_us, empty.process_us),
+            ]);
+            json_out.insert(name.into(), json!({"T3": full.json(), "empty": empty.json()}));
+        }
+        table.print();
+        self.results.insert("serialization".into(), json_out.into());
+        Ok(())
+    }
+
+    /// Percentiles at a fixed number of connections; last at a fixed rate.
+    fn latency(&mut self) -> Result<(), String> {
+        let workload = Workload::by_name("T1")?;
+        let names = ["vshard", "forwarder", "rawshard-c", "storage"];
+        let mut json_out = serde_json::Map::new();
+        let mut slowest = f64::INFINITY;
+        let mut p50 = BTreeMap::new();
+        for (conns, depth, rate) in
+            [(1, 1, None), (16, 1, None), (100, 1, None), (100, 100, None), (100, 100, Some(0.5))]
+        {
+            let mut subjects = self.subjects(&names, &workload, conns, depth)?;
+            let rate = rate.map(|share: f64| (share * slowest).round());
+            let title = match rate {
+                None => format!("{conns} connections, {depth} in flight each"),
+                Some(rate) => {
+                    format!("{conns} connections, {rate:.0} requests/s in all (half of what the slowest can)")
+                }
+            };
+            println!("\nLatency of T1, µs: {title}");
+            let mut head = vec!["".to_owned(), "req/s".to_owned()];
+            head.extend(PERCENTILES.iter().map(|p| format!("{p} %")));
+            head.push("max".into());
+            let mut table = Table::new(&head.iter().map(String::as_str).collect::<Vec<_>>());
+            let mut rows = serde_json::Map::new();
+            for s in &mut subjects {
+                s.plan.rate = rate;
+            }
+            let mut merged: Vec<Option<Stats>> = subjects.iter().map(|_| None).collect();
+            for _ in 0..self.options.rounds {
+                for (s, sum) in subjects.iter_mut().zip(&mut merged) {
+                    let stats = s.load(self.options.seconds)?;
+                    *sum = Some(match sum.take() {
+                        Some(sum) => sum.append(stats),
+                        None => stats,
+                    });
+                }
+            }
+            if sys::stopped() {
+                return Ok(());
+            }
+            for (s, stats) in subjects.iter().zip(merged.into_iter().flatten()) {
+                let mut row = vec![s.kind.name.to_owned(), format!("{:.0}", stats.per_second())];
+                row.extend(PERCENTILES.iter().map(|p| format!("{:.0}", stats.percentile_us(*p))));
+                row.push(format!("{:.0}", stats.percentile_us(100.0)));
+                table.row(&row);
+                if (conns, depth) == (100, 100) && rate.is_none() {
+                    slowest = slowest.min(stats.per_second());
+                }
+                if (conns, depth) == (1, 1) {
+                    p50.insert(s.kind.name, stats.percentile_us(50.0));
+                }
+                rows.insert(s.kind.name.into(), stats.json());
+            }
+            table.print();
+            json_out.insert(title, rows.into());
+        }
+        if let (Some(r), Some(v)) = (p50.get("rawshard-c"), p50.get("vshard")) {
+            self.targets.push(Target {
+                what: "p50, one call at a time, stored function ÷ vshard".into(),
+                measured: format!("{:.2}", r / v),
+                wanted: "≤ 1".into(),
+                met: r <= v,
+            });
+        }
+        self.results.insert("latency".into(), json_out.into());
+        Ok(())
+    }
+
+    /// Starts a router for each kind (all at once: they start slower than they run) and connects the load to them.
+    fn subjects(
+        &mut self,
+        names: &[&str],
+        workload: &Workload,
+        conns: usize,
+        depth: usize,
+    ) -> Result<Vec<Subject>, String> {
+        let mut started = Vec::new();
+        for name in names {
+            let kind = kinds::by_name(name)?;
+            // Nobody to keep pace with.
+            if kind.paced_by.is_some_and(|pace| !names.contains(&pace) || self.missing.contains_key(pace)) {
+                continue;
+            }
+            if kind.paced_by.is_some() && self.missing.contains_key("rawshard") {
+                continue;
+            }
+            if self.missing.contains_key(kind.setup) || self.missing.contains_key(kind.name) {
+                continue;
+            }
+            let process = if kind.setup.is_empty() {
+                None
+            } else {
+                Some(self.cluster.router(kind.name, &[kind.setup])?)
+            };
+            started.push((kind, process));
+        }
+        let mut subjects = Vec::new();
+        for (kind, mut process) in started {
+            // One that was found missing only now has nobody keeping its pace.
+            if kind.paced_by.is_some_and(|pace| self.missing.contains_key(pace)) {
+                continue;
+            }
+            if let Some(process) = &mut process {
+                let info = process.wait_ready()?;
+                if let Some(Val::Str(version)) = info.field("vshard") {
+                    self.vshard = Some(String::from_utf8_lossy(version).into_owned());
+                }
+                let why =
+                    info.field("missing").and_then(|m| m.field(kind.name).or_else(|| m.field(kind.setup)));
+                if let Some(why) = why.and_then(Val::str) {
+                    self.missing.insert(kind.name.into(), why.to_owned());
+                    continue;
+                }
+            }
+            let target = process.as_ref().unwrap_or(&self.cluster.storages()[0]);
+            let mut control = target.client()?;
+            if kind.name.starts_with("c-fixed") {
+                control.call("bench_floor.set_fixed", |b| {
+                    mp::array(b, 1);
+                    b.extend_from_slice(&workload.values[0].bytes);
+                })?;
+            }
+            let generator = Generator::connect(target.addr, conns, depth)?;
+            let mut plan = Plan::new(workload, kind.entry, kind.shape, kind.returns, CALL_TIMEOUT);
+            plan.exact = kind.exact;
+            // Straight to the first storage: it has the first half of the buckets.
+            plan.buckets =
+                if kind.shape == Shape::Storage { self.options.buckets / 2 } else { self.options.buckets };
+            subjects.push(Subject { kind, _process: process, control, generator, plan, samples: Vec::new() });
+        }
+        // Every bucket is asked for once and the JIT sees the code before anything counts.
+        for s in &mut subjects {
+            s.load(WARM_UP.min(self.options.seconds))?;
+        }
+        Ok(subjects)
+    }
+
+    fn rounds(&self, subjects: &mut [Subject]) -> Result<(), String> {
+        for _ in 0..self.options.rounds {
+            for i in 0..subjects.len() {
+                if sys::stopped() {
+                    return Ok(());
+                }
+                if let Some(pace) = subjects[i].kind.paced_by {
+                    let last = subjects.iter().find(|s| s.kind.name == pace).and_then(|s| s.samples.last());
+                    let Some((rate, batch)) = last.map(|s| (s.per_second, s.batch)) else { continue };
+                    subjects[i].plan.rate = Some(rate);
+                    subjects[i].plan.burst = batch.round().max(1.0) as u64;
+                }
+                subjects[i].measure(self.options.seconds)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Subject {
+    fn load(&mut self, seconds: f64) -> Result<Stats, String> {
+        self.plan.duration = Duration::from_secs_f64(seconds);
+        let stats = self.generator.run(&self.plan).map_err(|e| format!("{}: {e}", self.kind.name))?;
+        stats.verdict().map_err(|e| format!("{}: {e}", self.kind.name))?;
+        Ok(stats)
+    }
+
+    fn measure(&mut self, seconds: f64) -> Result<(), String> {
+        let before = self.control.ask("bench_settle")?;
+        let stats = self.load(seconds)?;
+        let after = self.control.ask("bench_stat")?;
+        let get = |v: &Val, name: &str| v.field(name).and_then(Val::f64).unwrap_or(f64::NAN);
+        let diff = |name: &str| get(&after, name) - get(&before, name);
+        let n = stats.sent.max(1) as f64;
+        let mut threads = BTreeMap::new();
+        if let Some(Val::Map(pairs)) = after.field("threads") {
+            for (name, ns) in pairs {
+                let (Some(name), Some(ns)) = (name.str(), ns.f64()) else { continue };
+                let was =
+                    before.field("threads").and_then(|t| t.field(name)).and_then(Val::f64).unwrap_or(0.0);
+                threads.insert(name.to_owned(), (ns - was) / 1e3 / n);
+            }
+        }
+        self.samples.push(Sample {
+            per_second: stats.per_second(),
+            tx_us: diff("tx") * 1e6 / n,
+            process_us: diff("process") * 1e6 / n,
+            peak_mb: get(&after, "peak_kb") / 1024.0,
+            rss_growth_mb: diff("rss_kb") / 1024.0,
+            lua_growth_mb: diff("lua_kb") / 1024.0,
+            load_us: stats.cpu.as_secs_f64() * 1e6 / n,
+            batch: n / stats.turns.max(1) as f64,
+            p50_us: stats.percentile_us(50.0),
+            p99_us: stats.percentile_us(99.0),
+            threads,
+            variants: stats.variants,
+        });
+        Ok(())
+    }
+}
+
+impl Sample {
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "per_second": self.per_second,
+            "tx_us": self.tx_us,
+            "process_us": self.process_us,
+            "threads_us": self.threads,
+            "peak_rss_mb": self.peak_mb,
+            "rss_growth_mb": self.rss_growth_mb,
+            "lua_growth_mb": self.lua_growth_mb,
+            "generator_us": self.load_us,
+            "requests_at_once": self.batch,
+            "p50_us": self.p50_us,
+            "p99_us": self.p99_us,
+            "byte_variants": self.variants,
+        })
+    }
+}
+
+/// Each figure's own median.
+fn median_sample(samples: &[Sample]) -> Sample {
+    let median = |get: &dyn Fn(&Sample) -> f64| {
+        let mut values: Vec<f64> = samples.iter().map(get).collect();
+        values.sort_by(f64::total_cmp);
+        let n = values.len();
+        if n == 0 { f64::NAN } else { (values[(n - 1) / 2] + values[n / 2]) / 2.0 }
+    };
+    let names: Vec<String> = samples.iter().flat_map(|s| s.threads.keys().cloned()).collect();
+    Sample {
+        per_second: median(&|s| s.per_second),
+        tx_us: median(&|s| s.tx_us),
+        process_us: median(&|s| s.process_us),
+        peak_mb: median(&|s| s.peak_mb),
+        rss_growth_mb: median(&|s| s.rss_growth_mb),
+        lua_growth_mb: median(&|s| s.lua_growth_mb),
+        load_us: median(&|s| s.load_us),
+        batch: median(&|s| s.batch),
+        p50_us: median(&|s| s.p50_us),
+        p99_us: median(&|s| s.p99_us),
+        threads: names
+            .into_iter()
+            .map(|n| {
+                let m = median(&|s| s.threads.get(&n).copied().unwrap_or(0.0));
+                (n, m)
+            })
+            .collect(),
+        variants: samples.iter().map(|s| s.variants).max().unwrap_or(0),
+    }
+}
+
+fn samples_json(subjects: &[Subject]) -> serde_json::Value {
+    let mut out = serde_json::Map::new();
+    for s in subjects {
+        let rounds: Vec<_> = s.samples.iter().map(Sample::json).collect();
+        out.insert(s.kind.name.into(), json!({"median": median_sample(&s.samples).json(), "rounds": rounds}));
+    }
+    out.into()
+}
+
+/// The floor that a kind stands on.
+fn floor_of(kind: &Kind, workload: &str) -> Option<&'static str> {
+    match kind.name {
+        "rawshard-c" if matches!(workload, "T5" | "T6") => Some("c-fixed-paced"),
+        "rawshard-c" => Some("c-echo-paced"),
+        "rawshard-lua" => Some("lua-raw-floor-paced"),
+        _ => None,
+    }
+}
+
+/// CPU of the router's own threads, where it has some.
+fn engine_us(s: &Sample) -> Option<f64> {
+    let mine = s.threads.iter().filter(|(name, _)| name.starts_with("rawshard"));
+    let (n, sum) = mine.fold((0, 0.0), |(n, sum), (_, us)| (n + 1, sum + us));
+    (n > 0).then_some(sum)
+}
+
+fn description(workload: &str) -> &'static str {
+    match workload {
+        "T0" => "echo of nothing",
+        "T1" => "echo of the number 1",
+        "T2" => "echo of 10 numbers at depth 5",
+        "T3" => "echo of 10 big objects at depth 5",
+        "T4" => "echo of 4 big objects",
+        "T5" => "select of 10 tuples of 5 numbers",
+        "T6" => "select of 10 tuples of one big object",
+        "T7" => "echo of 20 numbers",
+        _ => "",
+    }
+}
+
+fn machine() -> serde_json::Value {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find(|l| l.starts_with("model name"))
+        .and_then(|l| l.split(": ").nth(1))
+        .unwrap_or("?");
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    json!({
+        "cpus": std::thread::available_parallelism().map(|n| n.get()).unwrap_or(0),
+        "cpu": model,
+        "kernel": kernel.trim(),
+        "load_average_before": load_average(),
+    })
+}
+
+fn load_average() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+/// Seconds; far more than a call takes even when the machine is overloaded: a timeout would be a wrong answer.
+const CALL_TIMEOUT: f64 = 30.0;
+const WARM_UP: f64 = 0.3;

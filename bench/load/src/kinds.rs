@@ -1,0 +1,73 @@
+//! The things that are compared: who stands between client and storages, and how it is called.
+
+use crate::workload::{Returns, Shape};
+
+pub struct Kind {
+    pub name: &'static str,
+    /// What bench/router.lua sets up for it. Empty: the load goes straight to a storage.
+    pub setup: &'static str,
+    pub entry: &'static str,
+    pub shape: Shape,
+    pub returns: Returns,
+    /// Bytes must come back equal even inside maps: nothing on the way decodes them.
+    pub exact: bool,
+    /// Not loaded to its limit but at the pace that this other kind reached in the same round: as many requests a
+    /// second, as many of them at once.
+    pub paced_by: Option<&'static str>,
+}
+
+pub const KINDS: [Kind; 14] = [
+    kind("vshard", "vshard", "bench_vshard", Returns::Values),
+    kind("vshard-raw", "vshard", "bench_vshard_raw", Returns::Values),
+    kind("forwarder", "forwarder", "bench_forwarder", Returns::Values),
+    kind("rawshard-c", "rawshard", "rawshard.callraw", Returns::Values),
+    kind("rawshard-lua", "rawshard", "bench_rawshard_lua", Returns::Values),
+    kind("rawshard-decoded", "rawshard", "bench_rawshard_decoded", Returns::Values),
+    Kind { exact: true, ..kind("c-echo", "floor", "bench_floor.echo", Returns::Args) },
+    Kind { exact: true, ..kind("c-fixed", "floor", "bench_floor.fixed", Returns::Values) },
+    Kind { exact: true, ..kind("lua-raw-floor", "floor", "bench_raw_floor", Returns::Args) },
+    Kind {
+        exact: true,
+        paced_by: Some("rawshard-c"),
+        ..kind("c-echo-paced", "floor", "bench_floor.echo", Returns::Args)
+    },
+    Kind {
+        exact: true,
+        paced_by: Some("rawshard-c"),
+        ..kind("c-fixed-paced", "floor", "bench_floor.fixed", Returns::Values)
+    },
+    Kind {
+        exact: true,
+        paced_by: Some("rawshard-lua"),
+        ..kind("lua-raw-floor-paced", "floor", "bench_raw_floor", Returns::Args)
+    },
+    kind("lua-noop", "floor", "bench_noop", Returns::Nothing),
+    Kind { shape: Shape::Storage, ..kind("storage", "", "vshard.storage.call", Returns::StatusAndValues) },
+];
+
+/// What `make bench` compares on every workload, in this order.
+pub const PROXY: [&str; 12] = [
+    "vshard",
+    "vshard-raw",
+    "forwarder",
+    "rawshard-c",
+    "rawshard-lua",
+    "c-echo",
+    "c-echo-paced",
+    "c-fixed",
+    "c-fixed-paced",
+    "lua-raw-floor",
+    "lua-raw-floor-paced",
+    "lua-noop",
+];
+
+pub fn by_name(name: &str) -> Result<&'static Kind, String> {
+    KINDS.iter().find(|k| k.name == name).ok_or_else(|| {
+        let names: Vec<_> = KINDS.iter().map(|k| k.name).collect();
+        format!("unknown kind {name}; known: {}", names.join(" "))
+    })
+}
+
+const fn kind(name: &'static str, setup: &'static str, entry: &'static str, returns: Returns) -> Kind {
+    Kind { name, setup, entry, shape: Shape::Callraw, returns, exact: false, paced_by: None }
+}
