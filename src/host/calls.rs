@@ -1,0 +1,379 @@
+//! The natives that wait: raw C functions on the state they are given, since the fiber yields inside them.
+//!
+//! Each has the same shape: what may raise before, then Rust under [`guard::run`], then what may raise after. No frame
+//! of this file has anything to drop while Lua is called.
+
+use std::ffi::{CStr, c_int};
+use std::time::Duration;
+
+use super::cfunc;
+use super::failure::Failure;
+use super::guard::{self, End};
+use super::object;
+use super::park::{self, Call};
+use super::runtime::{RUNTIME, Runtime};
+use super::sys::{lua, lua_State};
+use crate::call::raw_args::{DEFAULT_TIMEOUT, append_args};
+use crate::call::request::{Access, Body, Mode, Outcome, Reply, Target, Token};
+use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
+use crate::wire::mp::{self, Cursor};
+
+/// Name and function of each.
+pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
+    (c"call_bucket", call_bucket),
+    (c"call_replicaset", call_replicaset),
+    (c"call_instance", call_instance),
+    (c"route", route),
+    (c"callraw", callraw),
+    (c"release", release),
+];
+
+/// `(id, bucket, flags, func, args, args_len, timeout, request_timeout) -> n`
+unsafe extern "C-unwind" fn call_bucket(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        object::prepare(l, 5);
+        let n = guard::run(|| {
+            let stack = Stack(l);
+            let router = stack.index(1, "id")?;
+            let access = stack.access(3)?;
+            let bucket = bucket(router, stack.number(2, "bucket_id")?)?;
+            let (func, args) = (stack.string(4, "func")?, stack.args(5)?);
+            let call = Call {
+                router,
+                target: Target::Bucket(bucket),
+                access,
+                timeout: stack.time(7)?.unwrap_or(DEFAULT_TIMEOUT),
+                attempt_timeout: stack.time(8)?,
+            };
+            let token = park::post(call, |buffer| {
+                let mut name = Vec::new();
+                mp::write_bytes_as_str(&mut name, func);
+                let mut body = Body::storage_call(buffer, bucket, access.mode, &name, b"");
+                append(args, &mut body)?;
+                Ok(body)
+            })?;
+            hold(token)
+        });
+        finish(l, n)
+    }
+}
+
+/// `(id, rs, flags, func, args, args_len, timeout, request_timeout) -> n`
+unsafe extern "C-unwind" fn call_replicaset(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        object::prepare(l, 5);
+        let n = guard::run(|| {
+            let stack = Stack(l);
+            let router = stack.index(1, "id")?;
+            let target = Target::Replicaset(replicaset(router, stack.index(2, "rs")?)?);
+            let (func, args) = (stack.name(4)?, stack.args(5)?);
+            let call = Call {
+                router,
+                target,
+                access: stack.access(3)?,
+                timeout: stack.time(7)?.unwrap_or(DEFAULT_TIMEOUT),
+                attempt_timeout: stack.time(8)?,
+            };
+            hold(park::post(call, |buffer| plain_call(buffer, func, args))?)
+        });
+        finish(l, n)
+    }
+}
+
+/// `(id, rs, i, func, args, args_len, timeout) -> n`
+unsafe extern "C-unwind" fn call_instance(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        object::prepare(l, 5);
+        let n = guard::run(|| {
+            let stack = Stack(l);
+            let router = stack.index(1, "id")?;
+            let target = Target::Instance(instance(router, stack.index(2, "rs")?, stack.index(3, "i")?)?);
+            let (func, args) = (stack.name(4)?, stack.args(5)?);
+            let call = Call {
+                router,
+                target,
+                access: Access::RW,
+                timeout: stack.time(7)?.unwrap_or(DEFAULT_TIMEOUT),
+                attempt_timeout: None,
+            };
+            hold(park::post(call, |buffer| plain_call(buffer, func, args))?)
+        });
+        finish(l, n)
+    }
+}
+
+/// `(id, bucket, timeout) -> rs | -1`
+unsafe extern "C-unwind" fn route(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        let n = guard::run(|| {
+            let stack = Stack(l);
+            let router = stack.index(1, "id")?;
+            let call = Call {
+                router,
+                target: Target::Route(bucket(router, stack.number(2, "bucket_id")?)?),
+                access: Access::RW,
+                timeout: stack.time(3)?.unwrap_or(DEFAULT_TIMEOUT),
+                attempt_timeout: None,
+            };
+            let token = park::post(call, |buffer| Ok(Body::empty(buffer)))?;
+            if hold(token)? < 0 {
+                return Ok(-1);
+            }
+            owner(router)
+        });
+        finish(l, n)
+    }
+}
+
+/// `(obj) -> values…`, or `nil, err`
+unsafe extern "C-unwind" fn callraw(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        object::prepare(l, 1);
+        let returned = guard::run(|| {
+            if !object::support().0 {
+                return Err(Failure::state("callraw: msgpack.object needs Tarantool 2.10 or newer"));
+            }
+            let Some(bytes) = object::bytes(l, 1) else {
+                return Err(Failure::arguments(
+                    "callraw: expected one msgpack.object, as takes_raw_args gives it",
+                ));
+            };
+            hold(cfunc::post(bytes)?)
+        });
+        let End::Done(count) = returned else { return finish(l, returned) };
+        lua::lua_settop(l, 0);
+        // A failure is its error behind a nil. `push` needs three slots more.
+        let values = if count < 0 { 1 } else { count };
+        if values > MOST_VALUES || lua::lua_checkstack(l, values as c_int + 4) == 0 {
+            lua::lua_pushstring(l, c"callraw: too many values for Lua's stack".as_ptr());
+            lua::lua_error(l);
+        }
+        if count < 0 {
+            lua::lua_pushnil(l);
+        }
+        push_values(l);
+        lua::lua_gettop(l)
+    }
+}
+
+/// `() -> nothing`
+unsafe extern "C-unwind" fn release(_: *mut lua_State) -> c_int {
+    let _ = guard::run(|| {
+        RUNTIME.with(|runtime| {
+            let Runtime { held, buffers, .. } = runtime;
+            held.release(buffers);
+        });
+        Ok(())
+    });
+    0
+}
+
+/// Lua's own limit of values on a C function's stack is 8000.
+const MOST_VALUES: i64 = 7000;
+
+/// Pushes the held values, nil for each MP_NIL and an object for any other.
+unsafe fn push_values(l: *mut lua_State) {
+    let mut offset = 0;
+    while let End::Done(Some(value)) = guard::run(|| Ok(held_value(offset))) {
+        offset += value.len;
+        // SAFETY: the caller made room; the held bytes stay until the next native call, and making an object yields to
+        // nobody.
+        unsafe {
+            if value.is_nil {
+                lua::lua_pushnil(l);
+            } else {
+                object::push(l, value.data, value.len);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Value {
+    data: *const u8,
+    len: usize,
+    is_nil: bool,
+}
+
+/// The held value that begins at `offset`, if one does.
+fn held_value(offset: usize) -> Option<Value> {
+    RUNTIME.with(|runtime| {
+        let rest = runtime.held.reply()?.values().get(offset..)?;
+        let span = Cursor::new(rest).span().ok()?;
+        Some(Value { data: span.as_ptr(), len: span.len(), is_nil: span == b"\xc0" })
+    })
+}
+
+/// Waits for the answer and shows it to Lua.
+fn hold(token: Token) -> Result<i64, Failure> {
+    let reply: Reply = park::wait(token)?;
+    let n = match reply.outcome {
+        Outcome::Values => i64::from(reply.count()),
+        Outcome::Failed => -1,
+    };
+    RUNTIME.with(|runtime| {
+        let Runtime { held, buffers, .. } = runtime;
+        held.hold(reply, buffers);
+    });
+    Ok(n)
+}
+
+/// # Safety
+/// As [`guard::raise`].
+unsafe fn finish(l: *mut lua_State, n: End<i64>) -> c_int {
+    // SAFETY: `End` is plain data.
+    unsafe {
+        match n {
+            End::Done(n) => {
+                lua::lua_pushinteger(l, n as lua::lua_Integer);
+                1
+            }
+            End::Cancelled => object::raise_cancelled(l),
+            End::Failed => guard::raise(l),
+        }
+    }
+}
+
+fn plain_call(buffer: Vec<u8>, func: &str, args: &[u8]) -> Result<Body, Failure> {
+    let mut body = Body::call(buffer, func, b"");
+    append(args, &mut body)?;
+    Ok(body)
+}
+
+fn append(args: &[u8], body: &mut Body) -> Result<(), Failure> {
+    append_args(args, &mut body.0)
+        .map_err(|fault| Failure::arguments(format!("rawshard: arguments: {fault}")))
+}
+
+fn bucket(router: u32, number: f64) -> Result<BucketId, Failure> {
+    let count = RUNTIME.with(|runtime| Ok::<_, Failure>(runtime.routers.get(router)?.bucket_count))?;
+    // The cast saturates, and what it saturates to is out of range.
+    let id = (number.fract() == 0.0 && number > 0.0).then_some(number as u64);
+    id.and_then(|id| BucketId::new(id, count)).ok_or_else(|| {
+        Failure::arguments(format!("bucket_id must be an integer from 1 to {count}, got {number}"))
+    })
+}
+
+/// The replicaset at a position of the newest configuration, counted from 1.
+fn replicaset(router: u32, position: u32) -> Result<ReplicasetIdx, Failure> {
+    RUNTIME.with(|runtime| {
+        let topology = runtime.routers.get(router)?.router.topology();
+        let idx = topology.order.get(position as usize - 1).copied();
+        idx.ok_or_else(|| Failure::state(format!("rawshard: there is no replicaset {position}")))
+    })
+}
+
+fn instance(router: u32, position: u32, i: u32) -> Result<InstanceIdx, Failure> {
+    RUNTIME.with(|runtime| {
+        let topology = runtime.routers.get(router)?.router.topology();
+        let replicaset = topology.order.get(position as usize - 1).and_then(|idx| topology.replicaset(*idx));
+        let idx = replicaset.and_then(|replicaset| replicaset.instances.get(i as usize - 1).copied());
+        idx.ok_or_else(|| {
+            Failure::state(format!("rawshard: there is no instance {i} in replicaset {position}"))
+        })
+    })
+}
+
+/// The position of the replicaset that the held answer to [`Target::Route`] names.
+fn owner(router: u32) -> Result<i64, Failure> {
+    RUNTIME.with(|runtime| {
+        let reply = runtime.held.reply().map(|reply| reply.values()).unwrap_or_default();
+        let idx =
+            Cursor::new(reply).uint().map_err(|fault| Failure::state(format!("rawshard: route: {fault}")))?;
+        let topology = runtime.routers.get(router)?.router.topology();
+        let position = topology.order.iter().position(|live| u64::from(live.0) == idx);
+        position
+            .map(|position| position as i64 + 1)
+            .ok_or_else(|| Failure::state("rawshard: the bucket's replicaset is not configured any more"))
+    })
+}
+
+/// A C function's arguments. Nothing here raises.
+struct Stack(*mut lua_State);
+
+impl Stack {
+    fn kind(&self, index: c_int) -> c_int {
+        // SAFETY: the state is the caller's own; any index may be asked for.
+        unsafe { lua::lua_type(self.0, index) }
+    }
+
+    fn is_nil(&self, index: c_int) -> bool {
+        matches!(self.kind(index), lua::LUA_TNIL | lua::LUA_TNONE)
+    }
+
+    fn number(&self, index: c_int, what: &str) -> Result<f64, Failure> {
+        if self.kind(index) != lua::LUA_TNUMBER {
+            return Err(Failure::arguments(format!("{what} must be a number")));
+        }
+        // SAFETY: it is a number, so nothing is converted.
+        Ok(unsafe { lua::lua_tonumber(self.0, index) })
+    }
+
+    /// A position, counted from 1.
+    fn index(&self, index: c_int, what: &str) -> Result<u32, Failure> {
+        let number = self.number(index, what)?;
+        if number.fract() == 0.0 && (1.0..=f64::from(u32::MAX)).contains(&number) {
+            return Ok(number as u32);
+        }
+        Err(Failure::arguments(format!("{what} must be a positive integer, got {number}")))
+    }
+
+    /// Seconds, None for nil. What is not positive, NaN included, is no time at all.
+    fn time(&self, index: c_int) -> Result<Option<Duration>, Failure> {
+        if self.is_nil(index) {
+            return Ok(None);
+        }
+        let seconds = self.number(index, "timeout")?;
+        if seconds > 0.0 {
+            return Ok(Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)));
+        }
+        Ok(Some(Duration::ZERO))
+    }
+
+    fn access(&self, index: c_int) -> Result<Access, Failure> {
+        let flags = self.number(index, "flags")? as u32;
+        let mode = if flags & 1 != 0 { Mode::Read } else { Mode::Write };
+        Ok(Access { mode, prefer_replica: flags & 2 != 0, balance: flags & 4 != 0 })
+    }
+
+    /// Bytes of a string; they stay while it is on the stack.
+    fn string(&self, index: c_int, what: &str) -> Result<&[u8], Failure> {
+        if self.kind(index) != lua::LUA_TSTRING {
+            return Err(Failure::arguments(format!("{what} must be a string")));
+        }
+        let mut len = 0;
+        // SAFETY: it is a string, so nothing is converted.
+        Ok(unsafe { std::slice::from_raw_parts(lua::lua_tolstring(self.0, index, &mut len).cast(), len) })
+    }
+
+    fn name(&self, index: c_int) -> Result<&str, Failure> {
+        std::str::from_utf8(self.string(index, "func")?)
+            .map_err(|_| Failure::arguments("func must be valid UTF-8"))
+    }
+
+    /// A MessagePack array: of an object, or behind a pointer whose length follows.
+    fn args(&self, index: c_int) -> Result<&[u8], Failure> {
+        if self.is_nil(index) {
+            return Ok(b"\x90");
+        }
+        // SAFETY: on TX; the caller vouches for the length that it gives with a pointer.
+        let found = unsafe {
+            match object::bytes(self.0, index) {
+                Some(bytes) => Some(bytes),
+                None => object::pointed(self.0, index, self.len(index + 1)?),
+            }
+        };
+        found.ok_or_else(|| {
+            Failure::arguments("args must be nil, a msgpack.object or a pointer to MessagePack")
+        })
+    }
+
+    fn len(&self, index: c_int) -> Result<usize, Failure> {
+        if self.is_nil(index) { Ok(0) } else { Ok(self.number(index, "args_len")? as usize) }
+    }
+}

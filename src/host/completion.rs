@@ -1,0 +1,90 @@
+//! The fiber that takes answers from the engines: it waits for the bell, hands each answer to its waiter, and wakes
+//! all of their fibers at once.
+
+use std::ffi::{c_int, c_void};
+use std::panic::catch_unwind;
+
+use super::failure::Failure;
+use super::runtime::{RUNTIME, Runtime};
+use super::sys;
+use crate::call::request::Reply;
+
+pub struct Completion {
+    runs: bool,
+    /// Used by every batch in turn.
+    batch: Vec<Reply>,
+}
+
+impl Completion {
+    pub const fn new() -> Completion {
+        Completion { runs: false, batch: Vec::new() }
+    }
+}
+
+/// Starts the fiber unless it runs. Somebody may have cancelled it.
+pub fn ensure() -> Result<(), Failure> {
+    if RUNTIME.with(|runtime| runtime.completion.runs) {
+        return Ok(());
+    }
+    // SAFETY: a name and a function that live for ever; the fiber is started as soon as it is made.
+    unsafe {
+        let fiber = sys::fiber_new(c"rawshard".as_ptr(), main);
+        if fiber.is_null() {
+            return Err(Failure::state("rawshard: can not start a fiber: the process is stopping"));
+        }
+        RUNTIME.with(|runtime| runtime.completion.runs = true);
+        // Switches to the fiber, and back when it waits for the first time.
+        sys::fiber_start(fiber);
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn main(_: *mut c_void) -> c_int {
+    // SAFETY: plain calls of the fiber API on TX; nothing is borrowed while the fiber waits.
+    let ended = catch_unwind(|| unsafe {
+        let bell = RUNTIME.with(|runtime| runtime.bell.clone());
+        // A cancelled fiber must end: coio_wait does not wait any more, and 3.x counts on it when it stops.
+        while let Some(bell) = &bell
+            && !sys::fiber_is_cancelled()
+        {
+            if sys::coio_wait(bell.fd(), sys::COIO_READ, FOR_EVER) != 0 {
+                bell.hush();
+            }
+            deliver();
+        }
+    });
+    if ended.is_err() {
+        log::error!("the completion fiber has failed");
+    }
+    let orphans = catch_unwind(|| {
+        RUNTIME.with(|runtime| {
+            runtime.completion.runs = false;
+            !runtime.waiters.is_empty()
+        })
+    });
+    // Others still wait for answers: a successor takes over, or, where the host gives no fibers any more, they end.
+    if let Ok(true) = orphans {
+        let _ = catch_unwind(|| {
+            if ensure().is_err() {
+                RUNTIME.with(|runtime| runtime.waiters.abandon(|_| true));
+            }
+        });
+    }
+    0
+}
+
+/// Hands out all answers there are.
+fn deliver() {
+    RUNTIME.with(|runtime| {
+        let Runtime { routers, completion, waiters, buffers, .. } = runtime;
+        for entry in routers.iter() {
+            entry.router.take_replies(&mut completion.batch);
+            for reply in completion.batch.drain(..) {
+                waiters.deliver(reply, buffers);
+            }
+        }
+    });
+}
+
+/// `TIMEOUT_INFINITY` of the host: what it takes for waiting without end.
+const FOR_EVER: f64 = 500.0 * 365.0 * 86_400.0;

@@ -1,0 +1,107 @@
+//! What a router is and does, as a Lua table.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use mlua::{Lua, Result, Table};
+
+use super::config::discovery_mode_name;
+use super::runtime::RUNTIME;
+use crate::control::config::DiscoveryMode;
+use crate::ids::ReplicasetIdx;
+use crate::metrics::Snapshot;
+use crate::route::topology::{Instance, Replicaset, Topology};
+use crate::router::Router;
+
+pub fn table(lua: &Lua, router: &Router, mode: DiscoveryMode) -> Result<Table> {
+    let topology = router.topology();
+    let info = lua.create_table()?;
+    info.set("bucket_count", router.buckets().count())?;
+    let owned = owned(router, &topology);
+    info.set("known", owned.iter().sum::<u32>())?;
+    info.set("buckets", owned)?;
+
+    let replicasets = lua.create_table()?;
+    for replicaset in topology.live() {
+        replicasets.raw_push(replicaset_table(lua, &topology, replicaset)?)?;
+    }
+    info.set("replicasets", replicasets)?;
+
+    let engines = lua.create_table()?;
+    let mut slab = (0, 0, 0);
+    for counters in router.engines() {
+        let Snapshot { slots, in_flight, in_flight_peak, .. } = counters;
+        slab = (slab.0 + slots, slab.1 + in_flight, slab.2 + in_flight_peak);
+        let engine = lua.create_table()?;
+        for (name, value) in counters.fields() {
+            engine.set(name, value)?;
+        }
+        engines.raw_push(engine)?;
+    }
+    info.set("engines", engines)?;
+    info.set("slab", occupancy(lua, slab)?)?;
+    let (capacity, used, peak) = RUNTIME.with(|runtime| runtime.waiters.occupancy());
+    info.set("waiters", occupancy(lua, (capacity.into(), used.into(), peak.into()))?)?;
+
+    let discovery = lua.create_table()?;
+    discovery.set("mode", discovery_mode_name(mode))?;
+    info.set("discovery", discovery)?;
+    Ok(info)
+}
+
+/// Known buckets of each live replicaset, in order.
+fn owned(router: &Router, topology: &Topology) -> Vec<u32> {
+    let mut counts = vec![0; topology.replicasets.len()];
+    for owner in router.buckets().iter().flatten() {
+        if let Some(count) = counts.get_mut(owner.slot()) {
+            *count += 1;
+        }
+    }
+    topology.order.iter().map(|ReplicasetIdx(idx)| counts.get(*idx as usize).copied().unwrap_or(0)).collect()
+}
+
+fn replicaset_table(lua: &Lua, topology: &Topology, replicaset: &Replicaset) -> Result<Table> {
+    let table = lua.create_table()?;
+    let position = |idx| replicaset.instances.iter().position(|instance| *instance == idx);
+    table.set("master", replicaset.master.and_then(position).map(|position| position + 1))?;
+    let instances = lua.create_table()?;
+    for idx in &replicaset.instances {
+        // An instance without an entry keeps its place in the list.
+        let entry = match topology.instance(*idx) {
+            Some(instance) => instance_table(lua, instance)?,
+            None => lua.create_table()?,
+        };
+        instances.raw_push(entry)?;
+    }
+    table.set("instances", instances)?;
+    Ok(table)
+}
+
+fn instance_table(lua: &Lua, instance: &Instance) -> Result<Table> {
+    let state = &instance.state;
+    let table = lua.create_table()?;
+    let last_error = state.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let connects = state.connects.load(Ordering::Relaxed);
+    let name = match (state.is_connected(), last_error.is_empty()) {
+        (true, _) => "ready",
+        (false, true) => "connecting",
+        (false, false) => "backoff",
+    };
+    table.set("state", name)?;
+    table.set("connected", state.is_connected())?;
+    table.set("suspect", state.suspect.load(Ordering::Relaxed))?;
+    table.set("in_flight", state.in_flight.load(Ordering::Relaxed))?;
+    table.set("reconnects", connects.saturating_sub(1))?;
+    if !last_error.is_empty() {
+        table.set("last_error", last_error)?;
+    }
+    Ok(table)
+}
+
+fn occupancy(lua: &Lua, (capacity, used, peak): (u64, u64, u64)) -> Result<Table> {
+    let table = lua.create_table()?;
+    table.set("capacity", capacity)?;
+    table.set("used", used)?;
+    table.set("peak", peak)?;
+    Ok(table)
+}

@@ -1,0 +1,159 @@
+//! `luaopen_rawshard_native`: the table that `lua/rawshard/native.lua` is given. What waits is in `calls.rs`; what is here
+//! never yields, and so may use mlua.
+
+use std::ffi::{CStr, c_int};
+
+use mlua::{FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, MultiValue, Table, Value};
+
+use super::failure::Failure;
+use super::guard::{self, End};
+use super::sys::{self, lua, lua_State};
+use super::{calls, config, door, info, log, object, result, runtime, tx};
+use crate::ids::BucketId;
+
+/// Where Lua's registry keeps the table, for every later opening by whatever mapping.
+const TABLE: &CStr = c"rawshard.native";
+
+/// # Safety
+/// Called by Lua: on TX, with its own state.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn luaopen_rawshard_native(l: *mut lua_State) -> c_int {
+    tx::adopt();
+    // SAFETY: no frame here has anything to drop while Lua is called.
+    unsafe {
+        match guard::run(door::is_open) {
+            End::Done(true) => {}
+            End::Done(false) => {
+                object::setup(l);
+                if !matches!(guard::run(build), End::Done(())) {
+                    return guard::raise(l);
+                }
+                door::publish(l);
+            }
+            End::Cancelled | End::Failed => return guard::raise(l),
+        }
+        lua::lua_getfield(l, lua::LUA_REGISTRYINDEX, TABLE.as_ptr());
+    }
+    1
+}
+
+/// Makes the table and leaves it in the registry.
+fn build() -> Result<(), Failure> {
+    log::init();
+    // SAFETY: the main state lives as long as the process. mlua takes the state that it sees first for the one to use
+    // outside of callbacks, and any other may be collected.
+    let lua = unsafe { Lua::get_or_init_from_ptr(sys::luaT_state()) };
+    fill(lua).map_err(|error| Failure::state(format!("rawshard: {error}")))
+}
+
+fn fill(lua: &Lua) -> mlua::Result<()> {
+    let table = lua.create_table()?;
+    table.set("version", door::VERSION)?;
+    table.set("abi", door::ABI)?;
+    table.set("result", LightUserData(result::address()))?;
+    let (has_objects, in_place) = object::support();
+    table.set("has_msgpack_object", has_objects)?;
+    table.set("reads_msgpack_object_in_place", in_place)?;
+    for (name, function) in calls::FUNCTIONS {
+        // SAFETY: they obey the rules of raw C functions, written down in `calls.rs`.
+        table.set(name.to_string_lossy(), unsafe { lua.create_c_function(*function)? })?;
+    }
+
+    let natives = Natives { lua, table: &table, raising: lua.load(RAISING).set_name("=rawshard").eval()? };
+    natives
+        .add("router_new", |_, (name, cfg): (String, Table)| runtime::start(name, config::parse(&cfg)?))?;
+    natives.add("router_cfg", |_, (id, cfg): (u32, Table)| runtime::reconfigure(id, config::parse(&cfg)?))?;
+    natives.add("router_stop", |_, id: u32| {
+        runtime::stop(id);
+        Ok(())
+    })?;
+    natives.add("stop_all", |_, ()| {
+        runtime::stop_all();
+        Ok(())
+    })?;
+    natives.add("set_static", |_, id: u32| {
+        runtime::router(id)?;
+        runtime::RUNTIME.with(|runtime| runtime.static_router = Some(id));
+        Ok(())
+    })?;
+    natives.add("info", |lua, id: u32| {
+        let router = runtime::router(id)?;
+        let mode = runtime::discovery_mode(id)?;
+        info::table(lua, &router, mode).map_err(|error| error.to_string())
+    })?;
+    natives.add("bucket_get", |_, (id, bucket): (u32, u64)| {
+        let router = runtime::router(id)?;
+        let owner = router.buckets().get(bucket_id(bucket, router.buckets().count())?);
+        let topology = router.topology();
+        Ok(owner.and_then(|owner| topology.order.iter().position(|idx| *idx == owner)).map(|at| at + 1))
+    })?;
+    natives.add("bucket_set", |_, (id, bucket, rs): (u32, u64, Option<usize>)| {
+        let router = runtime::router(id)?;
+        let bucket = bucket_id(bucket, router.buckets().count())?;
+        let Some(rs) = rs else {
+            router.buckets().forget(bucket);
+            return Ok(());
+        };
+        let topology = router.topology();
+        let owner = rs.checked_sub(1).and_then(|at| topology.order.get(at));
+        router.buckets().set(bucket, *owner.ok_or_else(|| format!("there is no replicaset {rs}"))?);
+        Ok(())
+    })?;
+    natives.add("route_map_clear", |_, id: u32| {
+        runtime::router(id)?.buckets().clear();
+        Ok(())
+    })?;
+    natives.add("discovery_wakeup", |_, id: u32| {
+        runtime::router(id)?.discovery_wakeup();
+        Ok(())
+    })?;
+    natives.add("discovery_set", |_, (id, mode): (u32, String)| {
+        runtime::discovery_set(id, config::discovery_mode(&mode)?)
+    })?;
+    natives.add("master_search_wakeup", |_, id: u32| {
+        runtime::router(id)?.master_search_wakeup();
+        Ok(())
+    })?;
+    lua.set_named_registry_value(&TABLE.to_string_lossy(), table)
+}
+
+fn bucket_id(number: u64, count: u32) -> Result<BucketId, String> {
+    BucketId::new(number, count).ok_or_else(|| format!("bucket_id must be from 1 to {count}, got {number}"))
+}
+
+/// mlua raises errors as userdata; these functions raise plain strings. So the native half returns its error, and this
+/// half raises it.
+const RAISING: &str = "
+    return function(native)
+        return function(...)
+            local ok, value = native(...)
+            if not ok then
+                error(value, 0)
+            end
+            return value
+        end
+    end";
+
+struct Natives<'a> {
+    lua: &'a Lua,
+    table: &'a Table,
+    raising: Function,
+}
+
+impl Natives<'_> {
+    fn add<A, R>(&self, name: &str, f: impl Fn(&Lua, A) -> Result<R, String> + 'static) -> mlua::Result<()>
+    where
+        A: FromLuaMulti,
+        R: IntoLuaMulti,
+    {
+        let native = self.lua.create_function(move |lua, args: A| {
+            let (ok, mut values): (bool, MultiValue) = match f(lua, args) {
+                Ok(value) => (true, value.into_lua_multi(lua)?),
+                Err(text) => (false, text.into_lua_multi(lua)?),
+            };
+            values.push_front(Value::Boolean(ok));
+            Ok(values)
+        })?;
+        self.table.set(name, self.raising.call::<Function>(native)?)
+    }
+}

@@ -1,0 +1,160 @@
+//! Fibers that wait for the answers of their calls.
+//!
+//! A waiter is one slot; its key travels as the request's token. The engine answers every call by its deadline, so a
+//! waiting fiber needs no timer. A fiber that leaves early gives its slot up first: a late answer finds nothing then,
+//! and nobody wakes a fiber that has gone.
+
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use super::buffers::Buffers;
+use super::completion;
+use super::failure::Failure;
+use super::runtime::{RUNTIME, Runtime};
+use super::sys::{self, Fiber};
+use crate::call::request::{Access, Body, Client, Reply, Request, Target, Token};
+use crate::slab::Slab;
+
+struct Waiter {
+    fiber: NonNull<Fiber>,
+    router: u32,
+    target: Target,
+    state: State,
+}
+
+enum State {
+    Waiting,
+    Answered(Reply),
+    /// No answer will come.
+    Abandoned,
+}
+
+pub struct Waiters {
+    slab: Slab<Waiter>,
+}
+
+/// One call, as an entry asks for it.
+pub struct Call {
+    pub router: u32,
+    pub target: Target,
+    pub access: Access,
+    pub timeout: Duration,
+    pub attempt_timeout: Option<Duration>,
+}
+
+/// Sends a call for the current fiber, which must then [`wait`] for it. `body` is given a buffer to build the request
+/// in; nothing is sent if it fails. What it borrows is not needed afterwards.
+pub fn post(call: Call, body: impl FnOnce(Vec<u8>) -> Result<Body, Failure>) -> Result<Token, Failure> {
+    completion::ensure()?;
+    RUNTIME.with(|runtime| {
+        let Runtime { routers, waiters, buffers, .. } = runtime;
+        let router = &routers.get(call.router)?.router;
+        let body = body(buffers.take())?;
+        let token = waiters.link(call.router, call.target)?;
+        let deadline = router.now().after(call.timeout);
+        // The one door to the engines: a request each for now, to become a batch for each turn of the event loop.
+        router.post(Request {
+            token,
+            client: Client::Host,
+            target: call.target,
+            access: call.access,
+            deadline,
+            attempt_timeout: call.attempt_timeout,
+            body,
+        });
+        Ok(token)
+    })
+}
+
+/// Parks the current fiber until the answer is there or the fiber is cancelled. Yields.
+pub fn wait(token: Token) -> Result<Reply, Failure> {
+    loop {
+        if let Some(end) = RUNTIME.with(|runtime| runtime.waiters.poll(token)) {
+            return end;
+        }
+        // SAFETY: plain calls of the fiber API on TX; nothing is borrowed.
+        unsafe {
+            if sys::fiber_is_cancelled() {
+                leave(token);
+                return Err(Failure::Cancelled);
+            }
+            // Any wake-up ends it, ours or not: the loop looks for itself.
+            sys::fiber_yield();
+        }
+    }
+}
+
+fn leave(token: Token) {
+    RUNTIME.with(|runtime| {
+        let Runtime { routers, waiters, .. } = runtime;
+        if let Some(waiter) = waiters.slab.remove(token)
+            && let Ok(entry) = routers.get(waiter.router)
+        {
+            entry.router.cancel(token, waiter.target);
+        }
+    });
+}
+
+impl Waiters {
+    pub const fn new() -> Waiters {
+        Waiters { slab: Slab::new() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slab.used() == 0
+    }
+
+    /// Slots: carved, in use, the most that were in use at once.
+    pub fn occupancy(&self) -> (u32, u32, u32) {
+        (self.slab.capacity(), self.slab.used(), self.slab.peak())
+    }
+
+    fn link(&mut self, router: u32, target: Target) -> Result<Token, Failure> {
+        // SAFETY: on TX, as all of the runtime.
+        let fiber = NonNull::new(unsafe { sys::fiber_self() })
+            .ok_or_else(|| Failure::state("rawshard: called outside of a fiber"))?;
+        Ok(self.slab.insert(Waiter { fiber, router, target, state: State::Waiting }))
+    }
+
+    /// The end of a wait, if it has come; the slot is free then.
+    fn poll(&mut self, token: Token) -> Option<Result<Reply, Failure>> {
+        match self.slab.get(token).map(|waiter| &waiter.state) {
+            Some(State::Waiting) => return None,
+            Some(State::Answered(_) | State::Abandoned) | None => {}
+        }
+        Some(match self.slab.remove(token).map(|waiter| waiter.state) {
+            Some(State::Answered(reply)) => Ok(reply),
+            _ => Err(Failure::state("rawshard: the router is stopped")),
+        })
+    }
+
+    /// Hands an answer to its waiter and wakes the fiber; drops the answer if the caller has left.
+    pub fn deliver(&mut self, reply: Reply, buffers: &mut Buffers) {
+        match self.slab.get_mut(reply.token) {
+            Some(waiter) => waiter.end(State::Answered(reply)),
+            None => buffers.put(reply.into_buffer()),
+        }
+    }
+
+    /// Ends the waits for routers that `gone` names.
+    pub fn abandon(&mut self, gone: impl Fn(u32) -> bool) {
+        let keys: Vec<Token> = self.slab.keys().collect();
+        for key in keys {
+            if let Some(waiter) = self.slab.get_mut(key)
+                && gone(waiter.router)
+            {
+                waiter.end(State::Abandoned);
+            }
+        }
+    }
+}
+
+impl Waiter {
+    fn end(&mut self, state: State) {
+        if matches!(self.state, State::Waiting) {
+            self.state = state;
+            // SAFETY: a linked waiter's fiber lives: it frees its slot before it goes on. Waking does not switch.
+            unsafe { sys::fiber_wakeup(self.fiber.as_ptr()) };
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The answer that Lua looks at: kept here after a call, described in a struct that FFI reads.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+use super::buffers::Buffers;
+use super::tx;
+use crate::call::request::Reply;
+
+/// `struct rawshard_result` of `lua/rawshard/native.lua`. Valid until the fiber yields or calls a native again.
+#[repr(C)]
+struct View {
+    /// The values with an array header in front.
+    array: *const c_char,
+    /// The first value.
+    data: *const c_char,
+    /// Behind the last one; where `array` ends too.
+    end: *const c_char,
+    count: u32,
+}
+
+struct ViewCell(UnsafeCell<View>);
+
+// SAFETY: written in `Held` only, which is part of the runtime and thus of TX; read by Lua, which runs on TX.
+unsafe impl Sync for ViewCell {}
+
+static VIEW: ViewCell = ViewCell(UnsafeCell::new(View::EMPTY));
+
+impl View {
+    const EMPTY: View = View { array: ptr::null(), data: ptr::null(), end: ptr::null(), count: 0 };
+}
+
+/// Where the struct is.
+pub fn address() -> *mut c_void {
+    VIEW.0.get().cast()
+}
+
+/// The owner of the bytes that the struct points to.
+pub struct Held {
+    reply: Option<Reply>,
+}
+
+impl Held {
+    pub const fn new() -> Held {
+        Held { reply: None }
+    }
+
+    /// Shows `reply` in the place of the one before.
+    pub fn hold(&mut self, reply: Reply, buffers: &mut Buffers) {
+        self.release(buffers);
+        let (array, values) = (reply.array().as_ptr_range(), reply.values().as_ptr_range());
+        show(View {
+            array: array.start.cast(),
+            data: values.start.cast(),
+            end: values.end.cast(),
+            count: reply.count(),
+        });
+        // A Vec's bytes stay where they are when it moves.
+        self.reply = Some(reply);
+    }
+
+    pub fn reply(&self) -> Option<&Reply> {
+        self.reply.as_ref()
+    }
+
+    pub fn release(&mut self, buffers: &mut Buffers) {
+        show(View::EMPTY);
+        if let Some(reply) = self.reply.take() {
+            buffers.put(reply.into_buffer());
+        }
+    }
+}
+
+fn show(view: View) {
+    debug_assert!(tx::is_here());
+    // SAFETY: on TX, and no reference to the struct exists anywhere.
+    unsafe { *VIEW.0.get() = view };
+}

@@ -1,0 +1,174 @@
+//! What one process has once: the routers, the calls that wait for their answers, and the answer that Lua looks at.
+//!
+//! It lives in the statics of the mapping of this library that was loaded first as a Lua module; `door.rs` leads the
+//! other ones here. Only the TX thread comes in.
+
+use std::sync::Arc;
+
+use super::bell::Bell;
+use super::buffers::Buffers;
+use super::completion::Completion;
+use super::failure::Failure;
+use super::park::Waiters;
+use super::result::Held;
+use super::tx::TxCell;
+use crate::control::config::{Config, DiscoveryMode};
+use crate::router::Router;
+
+pub static RUNTIME: TxCell<Runtime> = TxCell::new(Runtime::new());
+
+pub struct Runtime {
+    pub routers: Routers,
+    /// The one that both `callraw` use.
+    pub static_router: Option<u32>,
+    /// Made with the first router.
+    pub bell: Option<Arc<Bell>>,
+    pub completion: Completion,
+    pub waiters: Waiters,
+    pub buffers: Buffers,
+    pub held: Held,
+}
+
+/// By id - 1. Ids are never reused, so that a stale one finds nothing.
+pub struct Routers(Vec<Option<Entry>>);
+
+pub struct Entry {
+    pub router: Arc<Router>,
+    pub name: String,
+    pub bucket_count: u32,
+    pub discovery_mode: DiscoveryMode,
+}
+
+impl Runtime {
+    const fn new() -> Runtime {
+        Runtime {
+            routers: Routers(Vec::new()),
+            static_router: None,
+            bell: None,
+            completion: Completion::new(),
+            waiters: Waiters::new(),
+            buffers: Buffers::new(),
+            held: Held::new(),
+        }
+    }
+
+    /// The id of the static router.
+    pub fn static_id(&self) -> Result<u32, Failure> {
+        self.static_router.ok_or_else(|| {
+            Failure::state(
+                "rawshard: no router is configured: call require('rawshard.router').cfg(...) first",
+            )
+        })
+    }
+
+    fn bell(&mut self) -> Result<Arc<Bell>, String> {
+        if let Some(bell) = &self.bell {
+            return Ok(Arc::clone(bell));
+        }
+        let bell = Arc::new(Bell::new().map_err(|error| format!("can not create an eventfd: {error}"))?);
+        self.bell = Some(Arc::clone(&bell));
+        Ok(bell)
+    }
+}
+
+impl Routers {
+    pub fn get(&self, id: u32) -> Result<&Entry, Failure> {
+        let slot = (id as usize).checked_sub(1).and_then(|slot| self.0.get(slot));
+        slot.and_then(Option::as_ref)
+            .ok_or_else(|| Failure::state(format!("rawshard: router {id} is stopped")))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter().flatten()
+    }
+
+    fn get_mut(&mut self, id: u32) -> Option<&mut Entry> {
+        self.0.get_mut((id as usize).checked_sub(1)?)?.as_mut()
+    }
+
+    fn insert(&mut self, entry: Entry) -> u32 {
+        self.0.push(Some(entry));
+        self.0.len() as u32
+    }
+
+    fn remove(&mut self, id: u32) -> Option<Entry> {
+        self.0.get_mut((id as usize).checked_sub(1)?)?.take()
+    }
+
+    fn ids(&self) -> Vec<u32> {
+        (1..).zip(&self.0).filter(|(_, entry)| entry.is_some()).map(|(id, _)| id).collect()
+    }
+}
+
+/// Starts a router.
+pub fn start(name: String, config: Config) -> Result<u32, String> {
+    let bell = RUNTIME.with(Runtime::bell)?;
+    let (bucket_count, discovery_mode) = (config.bucket_count, config.discovery_mode);
+    let router = Arc::new(Router::start(config, bell).map_err(|error| error.to_string())?);
+    log::info!("router '{name}' is started");
+    let entry = Entry { router, name, bucket_count, discovery_mode };
+    Ok(RUNTIME.with(|runtime| runtime.routers.insert(entry)))
+}
+
+pub fn reconfigure(id: u32, config: Config) -> Result<(), String> {
+    let router = router(id)?;
+    let discovery_mode = config.discovery_mode;
+    router.reconfigure(config).map_err(|error| error.to_string())?;
+    RUNTIME.with(|runtime| {
+        if let Some(entry) = runtime.routers.get_mut(id) {
+            entry.discovery_mode = discovery_mode;
+        }
+    });
+    Ok(())
+}
+
+pub fn discovery_set(id: u32, mode: DiscoveryMode) -> Result<(), String> {
+    router(id)?.discovery_set(mode);
+    RUNTIME.with(|runtime| {
+        if let Some(entry) = runtime.routers.get_mut(id) {
+            entry.discovery_mode = mode;
+        }
+    });
+    Ok(())
+}
+
+pub fn router(id: u32) -> Result<Arc<Router>, String> {
+    RUNTIME
+        .with(|runtime| runtime.routers.get(id).map(|entry| Arc::clone(&entry.router)))
+        .map_err(|failure| failure.text().to_owned())
+}
+
+/// Stops a router; nobody waits for it afterwards. Does nothing the second time.
+pub fn stop(id: u32) {
+    let taken = RUNTIME.with(|runtime| {
+        if runtime.static_router == Some(id) {
+            runtime.static_router = None;
+        }
+        runtime.routers.remove(id)
+    });
+    let Some(entry) = taken else { return };
+    entry.router.stop();
+    let mut replies = Vec::new();
+    entry.router.take_replies(&mut replies);
+    RUNTIME.with(|runtime| {
+        let Runtime { waiters, buffers, .. } = runtime;
+        for reply in replies {
+            waiters.deliver(reply, buffers);
+        }
+        // Every call has had its answer by now. Should one not, its fiber must not wait for ever.
+        waiters.abandon(|router| router == id);
+    });
+    log::info!("router '{}' is stopped", entry.name);
+}
+
+pub fn stop_all() {
+    for id in RUNTIME.with(|runtime| runtime.routers.ids()) {
+        stop(id);
+    }
+}
+
+pub fn discovery_mode(id: u32) -> Result<DiscoveryMode, String> {
+    RUNTIME
+        .with(|runtime| runtime.routers.get(id).map(|entry| entry.discovery_mode))
+        .map_err(|failure| failure.text().to_owned())
+}
