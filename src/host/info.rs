@@ -1,6 +1,5 @@
 //! What a router is and does, as a Lua table.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use mlua::{Lua, Result, Table};
@@ -80,7 +79,7 @@ fn replicaset_table(lua: &Lua, topology: &Topology, replicaset: &Replicaset) -> 
 fn instance_table(lua: &Lua, instance: &Instance) -> Result<Table> {
     let state = &instance.state;
     let table = lua.create_table()?;
-    let last_error = state.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let last_error = state.last_error();
     let connects = state.connects.load(Ordering::Relaxed);
     let name = match (state.is_connected(), last_error.is_empty()) {
         (true, _) => "ready",
