@@ -1,7 +1,7 @@
 #!/bin/sh
 # The order of the modules of src/: each uses only what stands to its left,
 #
-#     time ids slab error metrics · wire · route · conn call · session · engine · control · router · host
+#     time slab ids error metrics · wire · route · conn call · session · engine · control · router · host
 #
 # conn and call do not know each other, and `unsafe` is written in src/host and src/engine/sys.rs only.
 set -eu
@@ -34,8 +34,9 @@ used() {
 
 rank() {
     case $1 in
-        time) echo 1 ;; ids) echo 1 ;; slab) echo 2 ;; error) echo 2 ;; metrics) echo 3 ;; wire) echo 4 ;; route) echo 5 ;; conn | call) echo 6 ;;
-        session) echo 7 ;; engine) echo 8 ;; control) echo 9 ;; router) echo 10 ;; host) echo 11 ;; *) echo 0 ;;
+        time) echo 1 ;; slab) echo 2 ;; ids) echo 3 ;; error) echo 4 ;; metrics) echo 5 ;; wire) echo 6 ;; route) echo 7 ;;
+        conn | call) echo 8 ;; session) echo 9 ;; engine) echo 10 ;; control) echo 11 ;; router) echo 12 ;;
+        host) echo 13 ;; *) echo 0 ;;
     esac
 }
 
