@@ -50,7 +50,7 @@ end
 -- A ClientError of the given code, counted: user errors whose numeric code looks like a vshard refusal.
 function functions.code_boom(key, code)
     executed_once(key)
-    box.error(code)
+    box.error({code = code, reason = 'a user error of code ' .. code})
 end
 
 -- Three errors chained by `prev`.

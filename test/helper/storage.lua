@@ -97,7 +97,7 @@ local function run(name, args)
         func = type(func) == 'table' and func[part] or nil
     end
     if func == nil then
-        box.error(box.error.NO_SUCH_PROC, name)
+        box.error({code = box.error.NO_SUCH_PROC, reason = ("Procedure '%s' is not defined"):format(name)})
     end
     return func(unpack(args, 1, table.maxn(args)))
 end
