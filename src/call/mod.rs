@@ -7,10 +7,10 @@ pub mod wheel;
 
 use std::time::Duration;
 
-use crate::conn::Payload;
 use crate::ids::{InstanceIdx, ReplicasetIdx};
 use crate::slab::Key;
 use crate::time::Time;
+use crate::wire::payload::Payload;
 use request::{Access, Client, Request, Target, Token};
 use verdict::Envelope;
 

@@ -11,7 +11,6 @@ use super::core::Core;
 use super::peer::Owner;
 use crate::call::Stage;
 use crate::call::request::Target;
-use crate::conn::Payload;
 use crate::error::{Failure, box_code, code};
 use crate::ids::{BucketId, CallId, InstanceIdx, ReplicasetIdx};
 use crate::route::topology::Replicaset;
@@ -19,6 +18,7 @@ use crate::slab::Key;
 use crate::time::Time;
 use crate::wire::iproto::{self, TYPE_CALL, TYPE_ERROR};
 use crate::wire::mp;
+use crate::wire::payload::Payload;
 use crate::wire::vshard::{self, BucketStat, ErrorView, write_failure};
 
 /// Time for all answers of one search (consts.lua: CALL_TIMEOUT_MIN).

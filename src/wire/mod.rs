@@ -3,4 +3,5 @@
 pub mod auth;
 pub mod iproto;
 pub mod mp;
+pub mod payload;
 pub mod vshard;
