@@ -47,8 +47,8 @@ local spare
 
 -- nil, or pointer and length of a MessagePack array valid until the next yield, or the object itself. The third value
 -- is a buffer to recycle after the call, if there is one. Whether there is an array in it, the native half looks; what
--- cannot hold one at all raises `usage`. What has no MessagePack form gives nil, nil and an error: vshard does not raise
--- for it either.
+-- cannot hold one at all raises `usage`. What has no MessagePack form gives nil, nil and an error, as vshard does not
+-- raise for it either.
 local function encode_args(args, usage)
     if args == nil then
         return nil, 0

@@ -474,8 +474,8 @@ test:test('info', function(t)
 end)
 
 test:test('reload of the module', function(t)
-    t:plan(7)
-    local static, rs, callrw = router.static, router.routeall().rs1, router.static.callrw
+    t:plan(8)
+    local old, static, rs, callrw = router, router.static, router.routeall().rs1, router.static.callrw
     fake.log = {}
     for name in pairs(package.loaded) do
         if name:find('^rawshard') and name ~= 'rawshard.native' then
@@ -489,6 +489,7 @@ test:test('reload of the module', function(t)
     t:isnt(router.static.callrw, callrw, 'its methods are new')
     answer('call_bucket', 7)
     t:is(router.callrw(1, 'f'), 7, 'it serves')
+    t:is(old.callrw(1, 'f'), 7, 'the old module, too')
     answer('call_replicaset', 8)
     t:is((rs:callrw('f')), 8, 'its replicasets serve')
     t:ok(router.internal.routers.other:bucket_count(), 'the others too')
