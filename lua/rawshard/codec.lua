@@ -41,33 +41,19 @@ local BIG = 64 * 1024
 local MAX_DEPTH = 1024
 local TOO_DEEP = ('The result is nested deeper than %d levels, it can only be had with return_raw'):format(MAX_DEPTH)
 
-local ARRAY_FIRST, ARRAY_LAST = 0x90, 0x9f
-local ARRAY16, ARRAY32 = 0xdc, 0xdd
-
-local function is_array(first_byte)
-    first_byte = first_byte % 256
-    return first_byte >= ARRAY_FIRST and first_byte <= ARRAY_LAST or first_byte == ARRAY16 or first_byte == ARRAY32
-end
-
 -- The buffer between two uses. Whoever encodes takes it away: a `__serialize` of the user may yield, and then another
 -- fiber makes its own.
 local spare
 
-local function check_object_array(object)
-    object:iterator():decode_array_header()
-end
-
 -- nil, or pointer and length of a MessagePack array valid until the next yield, or the object itself. The third value
--- is a buffer to recycle after the call, if there is one. `usage` is raised for anything that holds no array. What has no
--- MessagePack form gives nil, nil and an error: vshard does not raise for it either.
+-- is a buffer to recycle after the call, if there is one. Whether there is an array in it, the native half looks; what
+-- cannot hold one at all raises `usage`. What has no MessagePack form gives nil, nil and an error, as vshard does not
+-- raise for it either.
 local function encode_args(args, usage)
     if args == nil then
         return nil, 0
     end
     if is_object(args) then
-        if not pcall(check_object_array, args) then
-            error(usage, 0)
-        end
         return args, 0
     end
     local kind = type(args)
@@ -82,16 +68,11 @@ local function encode_args(args, usage)
         spare = buf
         return nil, nil, make_error(len)
     end
-    local data = buf.rpos
-    if not is_array(data[0]) then
-        spare = buf
-        error(usage, 0)
-    end
     if len > BIG then
-        return data, len, buf
+        return buf.rpos, len, buf
     end
     spare = buf
-    return data, len
+    return buf.rpos, len
 end
 
 local function finish(size, ok, ...)

@@ -1,5 +1,5 @@
 -- Key -> hash, bit for bit vshard's: CRC-32C without the final inversion, as `digest.crc32` computes it. A sharded data
--- set lives by these values, so odd corners (see test/unit/hash.lua) are kept, not mended.
+-- set lives by these values, so odd corners (see test/unit/hash_test.lua) are kept, not mended.
 
 local digest = require('digest')
 local msgpack = require('msgpack')

@@ -1,8 +1,13 @@
 -- Routers: objects made by new(), and the static one behind cfg() with its functions on this very module, as vshard has
 -- them. Arguments are checked here; calls are made by the native half.
 --
+-- Beside it in this directory: replicaset (objects of one replicaset and of its replicas), monitor (info), bootstrap,
+-- callopts (options of a call), codec (arguments into bytes, answers into values), cfg and uri (the configuration
+-- table), hash, error, native (finds and loads rawshard.so), version. There must be no init.lua: Tarantool looks for the
+-- library of the stored function `rawshard.callraw` by the name `rawshard`, and would take that file for it.
+--
 -- A router lives longer than this module: reloading it (package.loaded cleared, required again) finds the running
--- routers in a global and gives their objects the new methods.
+-- routers in a global and gives their objects the new methods. Whoever kept the old module goes on with its functions.
 
 local fiber = require('fiber')
 local log = require('log')
@@ -31,13 +36,14 @@ local CONNECT_WAIT, CONNECT_POLL = 0.5, 0.005
 
 local M = rawget(_G, STATE)
 if M == nil then
-    M = {routers = {}, static_router = nil, module_version = 0}
+    -- One metatable for all times: whoever holds the module of before a reload has functions that know it.
+    M = {routers = {}, static_router = nil, module_version = 0, router_mt = {}}
     rawset(_G, STATE, M)
 else
     M.module_version = M.module_version + 1
 end
 
-local router_mt = {}
+local router_mt = M.router_mt
 
 local function check_self(self, name)
     if getmetatable(self) ~= router_mt then
@@ -463,7 +469,6 @@ module.internal = M
 
 -- After a reload.
 for _, router in pairs(M.routers) do
-    setmetatable(router, router_mt)
     lreplicaset.adopt(router.replicasets)
 end
 if M.static_router ~= nil then
