@@ -140,13 +140,7 @@ pub fn router(id: u32) -> Result<Arc<Router>, String> {
 
 /// Stops a router; nobody waits for it afterwards. Does nothing the second time.
 pub fn stop(id: u32) {
-    let taken = RUNTIME.with(|runtime| {
-        if runtime.static_router == Some(id) {
-            runtime.static_router = None;
-        }
-        runtime.routers.remove(id)
-    });
-    let Some(entry) = taken else { return };
+    let Some(entry) = RUNTIME.with(|runtime| runtime.routers.remove(id)) else { return };
     entry.router.stop();
     let mut replies = Vec::new();
     entry.router.take_replies(&mut replies);
