@@ -52,8 +52,11 @@ pub unsafe extern "C" fn serve(ctx: *mut BoxFunctionCtx, args: *const c_char, en
 /// Sends the call that `bytes` ask of the static router.
 pub fn post(bytes: &[u8]) -> Result<Token, Failure> {
     let (router, bucket_count) = RUNTIME.with(|runtime| {
-        let id = runtime.static_id()?;
-        Ok::<_, Failure>((id, runtime.routers.get(id)?.bucket_count))
+        let (id, entry) = runtime.static_entry()?;
+        if !entry.enabled {
+            return Err(Failure::state("Router is disabled: router is disabled explicitly"));
+        }
+        Ok((id, entry.bucket_count))
     })?;
     let args = RawArgs::parse(bytes, bucket_count)?;
     let call = Call {

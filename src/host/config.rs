@@ -118,12 +118,7 @@ impl Fields {
     }
 
     fn value(&self, name: &str) -> Result<Value> {
-        match self.table.raw_get(name) {
-            // box.NULL, of which a configuration may be full.
-            Ok(Value::LightUserData(pointer)) if pointer.0.is_null() => Ok(Value::Nil),
-            Ok(value) => Ok(value),
-            Err(error) => Err(format!("{}.{name}: {error}", self.path)),
-        }
+        self.table.raw_get(name).map_err(|error| format!("{}.{name}: {error}", self.path))
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>> {

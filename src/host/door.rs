@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::cfunc;
 use super::failure::Failure;
+use super::runtime::NOT_CONFIGURED;
 use super::sys::{self, BoxFunctionCtx, lua, lua_State};
 
 /// Changes with [`Door`] and with what its functions mean.
@@ -67,9 +68,7 @@ pub fn find() -> Result<&'static Door, Failure> {
         // SAFETY: only doors that were checked below are stored, and they live for ever.
         return Ok(unsafe { &*known });
     }
-    let door = look_up()?.ok_or_else(|| {
-        Failure::state("rawshard: no router is configured: call require('rawshard.router').cfg(...) first")
-    })?;
+    let door = look_up()?.ok_or_else(|| Failure::state(NOT_CONFIGURED))?;
     FOUND.store(ptr::from_ref(door).cast_mut(), Ordering::Release);
     Ok(door)
 }

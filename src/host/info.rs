@@ -6,13 +6,13 @@ use mlua::{Lua, Result, Table};
 
 use super::config::discovery_mode_name;
 use super::runtime::RUNTIME;
-use crate::control::config::DiscoveryMode;
+use crate::control::Status;
 use crate::ids::ReplicasetIdx;
 use crate::metrics::Snapshot;
 use crate::route::topology::{Instance, Replicaset, Topology};
 use crate::router::Router;
 
-pub fn table(lua: &Lua, router: &Router, mode: DiscoveryMode) -> Result<Table> {
+pub fn table(lua: &Lua, router: &Router) -> Result<Table> {
     let topology = router.topology();
     let info = lua.create_table()?;
     info.set("bucket_count", router.buckets().count())?;
@@ -43,7 +43,10 @@ pub fn table(lua: &Lua, router: &Router, mode: DiscoveryMode) -> Result<Table> {
     info.set("waiters", occupancy(lua, (capacity.into(), used.into(), peak.into()))?)?;
 
     let discovery = lua.create_table()?;
-    discovery.set("mode", discovery_mode_name(mode))?;
+    let Status { discovery_mode, discovery_error } = router.control_status();
+    discovery.set("mode", discovery_mode_name(discovery_mode))?;
+    discovery.set("status", if discovery_error.is_none() { "ok" } else { "error" })?;
+    discovery.set("error", discovery_error)?;
     info.set("discovery", discovery)?;
     Ok(info)
 }

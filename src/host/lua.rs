@@ -10,6 +10,7 @@ use super::guard::{self, End};
 use super::sys::{self, lua, lua_State};
 use super::{calls, config, door, info, log, object, result, runtime, tx};
 use crate::ids::BucketId;
+use crate::wire::mp;
 
 /// Where Lua's registry keeps the table, for every later opening by whatever mapping.
 const TABLE: &CStr = c"rawshard.native";
@@ -76,10 +77,14 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
         runtime::RUNTIME.with(|runtime| runtime.static_router = Some(id));
         Ok(())
     })?;
+    natives.add("set_enabled", |_, (id, enabled): (u32, bool)| runtime::set_enabled(id, enabled))?;
+    natives.add("result_deeper_than", |_, levels: usize| {
+        Ok(runtime::RUNTIME.with(|runtime| {
+            runtime.held.reply().is_some_and(|reply| mp::deeper_than(reply.array(), levels + 1))
+        }))
+    })?;
     natives.add("info", |lua, id: u32| {
-        let router = runtime::router(id)?;
-        let mode = runtime::discovery_mode(id)?;
-        info::table(lua, &router, mode).map_err(|error| error.to_string())
+        info::table(lua, &*runtime::router(id)?).map_err(|error| error.to_string())
     })?;
     natives.add("bucket_get", |_, (id, bucket): (u32, u64)| {
         let router = runtime::router(id)?;
@@ -108,7 +113,8 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
         Ok(())
     })?;
     natives.add("discovery_set", |_, (id, mode): (u32, String)| {
-        runtime::discovery_set(id, config::discovery_mode(&mode)?)
+        runtime::router(id)?.discovery_set(config::discovery_mode(&mode)?);
+        Ok(())
     })?;
     natives.add("master_search_wakeup", |_, id: u32| {
         runtime::router(id)?.master_search_wakeup();

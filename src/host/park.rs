@@ -4,6 +4,7 @@
 //! waiting fiber needs no timer. A fiber that leaves early gives its slot up first: a late answer finds nothing then,
 //! and nobody wakes a fiber that has gone.
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -50,7 +51,8 @@ pub fn post(call: Call, body: impl FnOnce(Vec<u8>) -> Result<Body, Failure>) -> 
         let Runtime { routers, waiters, buffers, .. } = runtime;
         let router = &routers.get(call.router)?.router;
         let body = body(buffers.take())?;
-        let token = waiters.link(call.router, call.target)?;
+        let link = waiters.link(call.router, call.target)?;
+        let token = link.token;
         let deadline = router.now().after(call.timeout);
         // The one door to the engines: a request each for now, to become a batch for each turn of the event loop.
         router.post(Request {
@@ -62,7 +64,7 @@ pub fn post(call: Call, body: impl FnOnce(Vec<u8>) -> Result<Body, Failure>) -> 
             attempt_timeout: call.attempt_timeout,
             body,
         });
-        Ok(token)
+        Ok(link.keep())
     })
 }
 
@@ -109,11 +111,12 @@ impl Waiters {
         (self.slab.capacity(), self.slab.used(), self.slab.peak())
     }
 
-    fn link(&mut self, router: u32, target: Target) -> Result<Token, Failure> {
+    fn link(&mut self, router: u32, target: Target) -> Result<Link<'_>, Failure> {
         // SAFETY: on TX, as all of the runtime.
         let fiber = NonNull::new(unsafe { sys::fiber_self() })
             .ok_or_else(|| Failure::state("rawshard: called outside of a fiber"))?;
-        Ok(self.slab.insert(Waiter { fiber, router, target, state: State::Waiting }))
+        let token = self.slab.insert(Waiter { fiber, router, target, state: State::Waiting });
+        Ok(Link { waiters: self, token })
     }
 
     /// The end of a wait, if it has come; the slot is free then.
@@ -146,6 +149,24 @@ impl Waiters {
                 waiter.end(State::Abandoned);
             }
         }
+    }
+}
+
+/// A waiter whose call is being sent. Should that panic, the slot must not keep a fiber that does not wait.
+struct Link<'a> {
+    waiters: &'a mut Waiters,
+    token: Token,
+}
+
+impl Link<'_> {
+    fn keep(self) -> Token {
+        ManuallyDrop::new(self).token
+    }
+}
+
+impl Drop for Link<'_> {
+    fn drop(&mut self) {
+        self.waiters.slab.remove(self.token);
     }
 }
 

@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::park::Waiters;
 use super::result::Held;
 use super::tx::TxCell;
-use crate::control::config::{Config, DiscoveryMode};
+use crate::control::config::Config;
 use crate::router::Router;
 
 pub static RUNTIME: TxCell<Runtime> = TxCell::new(Runtime::new());
@@ -29,6 +29,10 @@ pub struct Runtime {
     pub held: Held,
 }
 
+/// What a call hears that comes before any configuration.
+pub const NOT_CONFIGURED: &str =
+    "rawshard: no router is configured: call require('rawshard.router').cfg(...) first";
+
 /// By id - 1. Ids are never reused, so that a stale one finds nothing.
 pub struct Routers(Vec<Option<Entry>>);
 
@@ -36,7 +40,8 @@ pub struct Entry {
     pub router: Arc<Router>,
     pub name: String,
     pub bucket_count: u32,
-    pub discovery_mode: DiscoveryMode,
+    /// vshard's enable() and disable(). The Lua layer asks its own flag; this one is for the stored function.
+    pub enabled: bool,
 }
 
 impl Runtime {
@@ -52,13 +57,10 @@ impl Runtime {
         }
     }
 
-    /// The id of the static router.
-    pub fn static_id(&self) -> Result<u32, Failure> {
-        self.static_router.ok_or_else(|| {
-            Failure::state(
-                "rawshard: no router is configured: call require('rawshard.router').cfg(...) first",
-            )
-        })
+    /// The static router and its id.
+    pub fn static_entry(&self) -> Result<(u32, &Entry), Failure> {
+        let id = self.static_router.ok_or_else(|| Failure::state(NOT_CONFIGURED))?;
+        Ok((id, self.routers.get(id)?))
     }
 
     fn bell(&mut self) -> Result<Arc<Bell>, String> {
@@ -103,33 +105,25 @@ impl Routers {
 /// Starts a router.
 pub fn start(name: String, config: Config) -> Result<u32, String> {
     let bell = RUNTIME.with(Runtime::bell)?;
-    let (bucket_count, discovery_mode) = (config.bucket_count, config.discovery_mode);
+    let bucket_count = config.bucket_count;
     let router = Arc::new(Router::start(config, bell).map_err(|error| error.to_string())?);
     log::info!("router '{name}' is started");
-    let entry = Entry { router, name, bucket_count, discovery_mode };
+    let entry = Entry { router, name, bucket_count, enabled: true };
     Ok(RUNTIME.with(|runtime| runtime.routers.insert(entry)))
 }
 
 pub fn reconfigure(id: u32, config: Config) -> Result<(), String> {
-    let router = router(id)?;
-    let discovery_mode = config.discovery_mode;
-    router.reconfigure(config).map_err(|error| error.to_string())?;
-    RUNTIME.with(|runtime| {
-        if let Some(entry) = runtime.routers.get_mut(id) {
-            entry.discovery_mode = discovery_mode;
-        }
-    });
-    Ok(())
+    router(id)?.reconfigure(config).map_err(|error| error.to_string())
 }
 
-pub fn discovery_set(id: u32, mode: DiscoveryMode) -> Result<(), String> {
-    router(id)?.discovery_set(mode);
-    RUNTIME.with(|runtime| {
-        if let Some(entry) = runtime.routers.get_mut(id) {
-            entry.discovery_mode = mode;
+pub fn set_enabled(id: u32, enabled: bool) -> Result<(), String> {
+    RUNTIME.with(|runtime| match runtime.routers.get_mut(id) {
+        Some(entry) => {
+            entry.enabled = enabled;
+            Ok(())
         }
-    });
-    Ok(())
+        None => Err(format!("rawshard: router {id} is stopped")),
+    })
 }
 
 pub fn router(id: u32) -> Result<Arc<Router>, String> {
@@ -140,13 +134,7 @@ pub fn router(id: u32) -> Result<Arc<Router>, String> {
 
 /// Stops a router; nobody waits for it afterwards. Does nothing the second time.
 pub fn stop(id: u32) {
-    let taken = RUNTIME.with(|runtime| {
-        if runtime.static_router == Some(id) {
-            runtime.static_router = None;
-        }
-        runtime.routers.remove(id)
-    });
-    let Some(entry) = taken else { return };
+    let Some(entry) = RUNTIME.with(|runtime| runtime.routers.remove(id)) else { return };
     entry.router.stop();
     let mut replies = Vec::new();
     entry.router.take_replies(&mut replies);
@@ -165,10 +153,4 @@ pub fn stop_all() {
     for id in RUNTIME.with(|runtime| runtime.routers.ids()) {
         stop(id);
     }
-}
-
-pub fn discovery_mode(id: u32) -> Result<DiscoveryMode, String> {
-    RUNTIME
-        .with(|runtime| runtime.routers.get(id).map(|entry| entry.discovery_mode))
-        .map_err(|failure| failure.text().to_owned())
 }

@@ -307,6 +307,38 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Whether values of the well-formed `values` are nested deeper than `levels`: a scalar has level 0, an array or map one
+/// level more than the deepest value in it, an empty one level 1. What is not well-formed counts as deeper.
+pub fn deeper_than(values: &[u8], levels: usize) -> bool {
+    let mut cursor = Cursor::new(values);
+    // How many values are left in each array and map around the next value.
+    let mut around: Vec<u64> = Vec::new();
+    loop {
+        while around.last() == Some(&0) {
+            around.pop();
+        }
+        if cursor.is_at_end() {
+            return false;
+        }
+        if let Some(left) = around.last_mut() {
+            *left -= 1;
+        }
+        let inside = match cursor.peek() {
+            Ok(Kind::Array) => cursor.array().map(u64::from),
+            Ok(Kind::Map) => cursor.map().map(|pairs| 2 * u64::from(pairs)),
+            _ => match cursor.skip() {
+                Ok(()) => continue,
+                Err(_) => return true,
+            },
+        };
+        let Ok(inside) = inside else { return true };
+        if around.len() == levels {
+            return true;
+        }
+        around.push(inside);
+    }
+}
+
 struct Step {
     /// Where the payload starts.
     body: usize,
@@ -510,6 +542,28 @@ mod tests {
         for (bad, fault) in cases {
             assert_eq!(copy_without_tuples(bad, &mut Vec::new()), Err(*fault), "{bad:02x?}");
         }
+    }
+
+    #[test]
+    fn depth_is_counted_to_the_deepest() {
+        let cases: &[(&[u8], usize)] = &[
+            (b"\x01", 0),
+            (b"\xa3abc\xc0", 0),
+            (b"\x90", 1),
+            (b"\x80\x01", 1),
+            (b"\x92\x01\x90\x91\x01", 2),
+            (b"\x92\x91\x91\x01\x02", 3),
+            (b"\x81\x91\x01\x92\x01\x81\x01\x02", 3),
+            (b"\x91\xc7\x04\x01\x91\x91\x91\x91", 1),
+        ];
+        for (values, depth) in cases {
+            assert!(!deeper_than(values, *depth), "{values:02x?}");
+            assert!(*depth == 0 || deeper_than(values, depth - 1), "{values:02x?}");
+        }
+        let deep = [&[0x91; 1_000_000][..], &[0x01]].concat();
+        assert!(!deeper_than(&deep, 1_000_000));
+        assert!(deeper_than(&deep, 999_999));
+        assert!(deeper_than(b"\xdd\xff\xff\xff\xff\xc1", 5), "not well-formed");
     }
 
     #[test]
