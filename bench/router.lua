@@ -1,6 +1,6 @@
 -- The router of one run: one kind of entry, and the floors.
-package.path = (os.getenv('BENCH_ROOT') or '.') .. '/?.lua;' .. (os.getenv('BENCH_ROOT') or '.') .. '/lua/?.lua;'
-    .. (os.getenv('BENCH_ROOT') or '.') .. '/lua/?/init.lua;' .. package.path
+local root = os.getenv('BENCH_ROOT') or '.'
+package.path = ('%s/?.lua;%s/lua/?.lua;'):format(root, root) .. package.path
 package.cpath = os.getenv('BENCH_CPATH') .. '/?.so;' .. package.cpath
 local common = require('bench.common')
 local cfg = common.cfg
