@@ -1,6 +1,6 @@
 -- The router of one run: one kind of entry, and the floors.
-package.path = (os.getenv('BENCH_ROOT') or '.') .. '/?.lua;' .. (os.getenv('BENCH_ROOT') or '.') .. '/lua/?.lua;'
-    .. (os.getenv('BENCH_ROOT') or '.') .. '/lua/?/init.lua;' .. package.path
+local root = os.getenv('BENCH_ROOT') or '.'
+package.path = ('%s/?.lua;%s/lua/?.lua;'):format(root, root) .. package.path
 package.cpath = os.getenv('BENCH_CPATH') .. '/?.so;' .. package.cpath
 local common = require('bench.common')
 local cfg = common.cfg
@@ -20,6 +20,9 @@ local function raw_function(name)
     box.schema.func.create(name, {takes_raw_args = true, if_not_exists = true})
 end
 
+-- How this kind is called from Lua: f(bucket_id, func, args, opts), for bench/calls.lua.
+local callrw
+
 local setup = {}
 
 -- 1. What a proxy with vshard looks like: decode, call, encode.
@@ -28,6 +31,7 @@ function setup.vshard()
     vrouter.cfg(common.sharding())
     is_ready = function() return vrouter.info().bucket.unknown == 0 end
 
+    callrw = vrouter.callrw
     local callbro = vrouter.callbro
     function _G.bench_vshard(bucket_id, opts, func, args, call_opts) -- luacheck: no unused args
         return callbro(bucket_id, func, args, call_opts)
@@ -68,6 +72,7 @@ function setup.rawshard()
     else
         info.missing['rawshard-lua'] = 'takes_raw_args needs Tarantool 2.10'
     end
+    callrw = router.callrw
     -- Decoded calls through rawshard, in the shape of kind 1.
     local callbro = router.callbro
     function _G.bench_rawshard_decoded(bucket_id, opts, func, args, call_opts) -- luacheck: no unused args
@@ -106,6 +111,9 @@ function setup.forwarder()
         end
         return true
     end
+    callrw = function(bucket_id, func, args, opts)
+        return conns[common.storage_of(bucket_id)]:call('vshard.storage.call', {bucket_id, 'write', func, args}, opts)
+    end
     function _G.bench_forwarder(bucket_id, opts, func, args, call_opts) -- luacheck: no unused args
         local conn = conns[common.storage_of(bucket_id)]
         local ok, res = conn:call('vshard.storage.call', {bucket_id, 'read', func, args}, call_opts)
@@ -127,6 +135,11 @@ for _, name in ipairs(cfg.setup) do
             info.missing[name] = tostring(err):match('^[^\n]*')
         end
     end
+end
+
+-- Calls made here, in Lua, by fibers or as futures.
+function _G.bench_calls(plan)
+    return require('bench.calls').run(callrw, plan, cfg.bucket_count)
 end
 
 _G.bench_stat = common.stat

@@ -80,7 +80,7 @@ impl Options {
             build: args.text("build").map(PathBuf::from).unwrap_or(root.join("build")),
             floor: args.text("floor").map(PathBuf::from).unwrap_or(root.join("target/bench/release")),
             hosts,
-            sections: args.list("sections").unwrap_or(all(&["proxy", "serialization", "latency"])),
+            sections: args.list("sections").unwrap_or(all(&["proxy", "serialization", "latency", "lua"])),
             workloads: args.list("workloads").unwrap_or(all(&workload::NAMES)),
             kinds: args.list("kinds"),
             rounds: args.get("rounds", if quick { 1 } else { 5 })?.max(1),
@@ -139,6 +139,134 @@ struct Sample {
     variants: usize,
 }
 
+/// Calls made in Lua: see bench/calls.lua.
+struct LuaPlan {
+    title: &'static str,
+    mode: &'static str,
+    width: u64,
+    func: &'static str,
+    /// Echoes the number 1; else without arguments, any result is right.
+    echo: bool,
+    return_raw: bool,
+}
+
+const LUA_PLANS: [LuaPlan; 5] = [
+    LuaPlan {
+        title: "64 fibers, echo",
+        mode: "fibers",
+        width: 64,
+        func: "bench_echo",
+        echo: true,
+        return_raw: false,
+    },
+    LuaPlan {
+        title: "64 fibers, select of T6",
+        mode: "fibers",
+        width: 64,
+        func: "bench_select_t6",
+        echo: false,
+        return_raw: false,
+    },
+    LuaPlan {
+        title: "64 fibers, select of T6, return_raw",
+        mode: "fibers",
+        width: 64,
+        func: "bench_select_t6",
+        echo: false,
+        return_raw: true,
+    },
+    LuaPlan {
+        title: "1000 futures, echo",
+        mode: "futures",
+        width: 1000,
+        func: "bench_echo",
+        echo: true,
+        return_raw: false,
+    },
+    LuaPlan {
+        title: "1000 futures, echo, return_raw",
+        mode: "futures",
+        width: 1000,
+        func: "bench_echo",
+        echo: true,
+        return_raw: true,
+    },
+];
+
+#[derive(Clone)]
+struct LuaCost {
+    per_second: f64,
+    tx_us: f64,
+    process_us: f64,
+    lua_bytes: f64,
+}
+
+impl LuaPlan {
+    /// The inner error: this router cannot do it.
+    fn run(&self, client: &mut Client, seconds: f64) -> Result<Result<LuaCost, String>, String> {
+        // A fixed number of calls, or the passes could not be compared: about what vshard makes in that time.
+        let count = (seconds * if self.func == "bench_echo" { 60_000.0 } else { 6_000.0 }) as u64;
+        let count = (count / self.width).max(2) * self.width;
+        let mut values = client.call("bench_calls", |b| {
+            mp::array(b, 1);
+            mp::map(b, if self.echo && !self.return_raw { 7 } else { 6 });
+            mp::string(b, "mode");
+            mp::string(b, self.mode);
+            mp::string(b, "width");
+            mp::uint(b, self.width);
+            mp::string(b, "count");
+            mp::uint(b, count);
+            mp::string(b, "func");
+            mp::string(b, self.func);
+            mp::string(b, "args");
+            if self.echo {
+                mp::array(b, 1);
+                mp::uint(b, 1);
+            } else {
+                mp::array(b, 0);
+            }
+            mp::string(b, "return_raw");
+            mp::boolean(b, self.return_raw);
+            if self.echo && !self.return_raw {
+                mp::string(b, "expect");
+                mp::uint(b, 1);
+            }
+        })?;
+        let res = values.pop().unwrap_or(Val::Nil);
+        if let Some(problem) = res.field("problem").and_then(Val::str) {
+            return Ok(Err(problem.to_owned()));
+        }
+        let get = |name: &str| res.field(name).and_then(Val::f64).unwrap_or(f64::NAN);
+        Ok(Ok(LuaCost {
+            per_second: get("per_second"),
+            tx_us: get("tx_us"),
+            process_us: get("process_us"),
+            lua_bytes: get("lua_bytes"),
+        }))
+    }
+}
+
+impl LuaCost {
+    fn median(all: &[LuaCost]) -> Option<LuaCost> {
+        let pick = |get: &dyn Fn(&LuaCost) -> f64| {
+            let mut values: Vec<f64> = all.iter().map(get).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        (!all.is_empty()).then(|| LuaCost {
+            per_second: pick(&|c| c.per_second),
+            tx_us: pick(&|c| c.tx_us),
+            process_us: pick(&|c| c.process_us),
+            lua_bytes: pick(&|c| c.lua_bytes),
+        })
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({"per_second": self.per_second, "tx_us": self.tx_us, "process_us": self.process_us,
+               "lua_bytes_per_call": self.lua_bytes})
+    }
+}
+
 struct Target {
     what: String,
     measured: String,
@@ -189,7 +317,8 @@ impl<'a> Bench<'a> {
                 "proxy" => self.proxy()?,
                 "serialization" => self.serialization()?,
                 "latency" => self.latency()?,
-                other => return Err(format!("unknown section {other}: proxy, serialization, latency")),
+                "lua" => self.lua()?,
+                other => return Err(format!("unknown section {other}: proxy, serialization, latency, lua")),
             }
         }
         if !self.targets.is_empty() {
@@ -452,6 +581,93 @@ impl<'a> Bench<'a> {
             });
         }
         self.results.insert("latency".into(), json_out.into());
+        Ok(())
+    }
+
+    /// Calls made in Lua, inside the router process.
+    fn lua(&mut self) -> Result<(), String> {
+        let mut routers = Vec::new();
+        for (name, setup) in [("net.box", "forwarder"), ("vshard", "vshard"), ("rawshard", "rawshard")] {
+            if !self.missing.contains_key(setup) {
+                routers.push((name, setup, self.cluster.router(setup, &[setup])?));
+            }
+        }
+        let mut clients = Vec::new();
+        for (name, setup, process) in &mut routers {
+            let info = process.wait_ready()?;
+            match info.field("missing").and_then(|m| m.field(setup)).and_then(Val::str) {
+                Some(why) => {
+                    self.missing.insert((*setup).into(), why.to_owned());
+                }
+                None => clients.push((*name, process.client()?)),
+            }
+        }
+        println!("\nCalls made in Lua");
+        let mut table = Table::new(&["", "", "calls/s", "TX µs", "process µs", "Lua bytes per call"]);
+        let mut json_out = serde_json::Map::new();
+        let mut medians: BTreeMap<(&str, &str), LuaCost> = BTreeMap::new();
+        for plan in &LUA_PLANS {
+            if plan.return_raw && self.host.version < (2, 10, 0) {
+                continue;
+            }
+            let mut costs: Vec<Vec<LuaCost>> = clients.iter().map(|_| Vec::new()).collect();
+            for _ in 0..self.options.rounds {
+                for ((name, client), costs) in clients.iter_mut().zip(&mut costs) {
+                    if sys::stopped() {
+                        return Ok(());
+                    }
+                    match plan.run(client, self.options.seconds)? {
+                        Ok(cost) => costs.push(cost),
+                        Err(problem) => {
+                            let what = format!("{name}, {}", plan.title);
+                            self.missing.insert(what, problem);
+                        }
+                    }
+                }
+            }
+            for ((name, _), costs) in clients.iter().zip(costs) {
+                let Some(cost) = LuaCost::median(&costs) else { continue };
+                table.row(&[
+                    plan.title.into(),
+                    (*name).into(),
+                    format!("{:.0}", cost.per_second),
+                    format!("{:.2}", cost.tx_us),
+                    format!("{:.2}", cost.process_us),
+                    format!("{:.0}", cost.lua_bytes),
+                ]);
+                json_out.insert(format!("{}, {name}", plan.title), cost.json());
+                medians.insert((plan.title, name), cost);
+            }
+        }
+        table.print();
+        self.results.insert("lua".into(), json_out.into());
+        let get = |plan: &LuaPlan, name: &'static str| medians.get(&(plan.title, name));
+        let mut judge = |what: String, measured: f64, wanted: &str, met: bool| {
+            self.targets.push(Target { what, measured: format!("{measured:.2}"), wanted: wanted.into(), met })
+        };
+        let [small, big, big_raw, futures, _] = &LUA_PLANS;
+        if let (Some(r), Some(v)) = (get(small, "rawshard"), get(small, "vshard")) {
+            let ratio = r.tx_us / v.tx_us;
+            judge("Lua blocking call, small, TX, rawshard ÷ vshard".into(), ratio, "≤ 1", ratio <= 1.0);
+        }
+        if let (Some(r), Some(v)) = (get(big_raw, "rawshard"), get(big, "vshard")) {
+            let ratio = v.tx_us / r.tx_us;
+            judge(
+                "Lua blocking call, big, TX, vshard ÷ rawshard return_raw".into(),
+                ratio,
+                "≥ 5",
+                ratio >= 5.0,
+            );
+        }
+        if let Some(r) = get(futures, "rawshard") {
+            for other in ["vshard", "net.box"] {
+                if let Some(o) = get(futures, other) {
+                    let ratio = o.tx_us / r.tx_us;
+                    judge(format!("Lua futures, TX, {other} ÷ rawshard"), ratio, "≥ 2", ratio >= 2.0);
+                }
+            }
+            judge("Lua futures, Lua bytes per call".into(), r.lua_bytes, "≤ 64", r.lua_bytes <= 64.0);
+        }
         Ok(())
     }
 
