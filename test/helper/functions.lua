@@ -47,10 +47,11 @@ function functions.box_boom()
     box.error({type = 'MyAppError', code = 1234, reason = 'the payload error', amount = 42, note = 'extra'})
 end
 
--- A ClientError of the given code, counted: user errors whose numeric code looks like a vshard refusal.
+-- An error of the given code, counted: user errors whose numeric code looks like a vshard refusal. As a table, because
+-- some hosts turn some codes into errors of other types.
 function functions.code_boom(key, code)
     executed_once(key)
-    box.error({code = code, reason = 'a user error of code ' .. code})
+    error({type = 'ClientError', code = code, message = 'a user error of code ' .. code})
 end
 
 -- Three errors chained by `prev`.
