@@ -18,7 +18,7 @@ use crate::route::topology::{Endpoint, Pings};
 use crate::slab::{Key, Slab};
 use crate::time::Time;
 use crate::wire::auth;
-use crate::wire::iproto::{self, GREETING_LEN, Greeting, TYPE_CHUNK, TYPE_ERROR, TYPE_OK};
+use crate::wire::iproto::{self, GREETING_LEN, Greeting, TYPE_CHUNK, TYPE_ERROR, TYPE_EVENT, TYPE_OK};
 use crate::wire::payload::Payload;
 use backoff::Backoff;
 use recv::RecvBuf;
@@ -314,7 +314,7 @@ impl<T> Conn<T> {
                 SYNC_AUTH if matches!(self.state, State::Auth { .. }) => {
                     return Some(self.authenticated(header.kind, body));
                 }
-                _ if header.kind == TYPE_CHUNK => continue,
+                _ if matches!(header.kind, TYPE_CHUNK | TYPE_EVENT) => continue,
                 sync => {
                     if header.kind != TYPE_OK && header.kind & TYPE_ERROR == 0 {
                         return Some(Event::Fatal(format!("unexpected packet type {}", header.kind)));

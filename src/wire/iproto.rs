@@ -19,6 +19,8 @@ pub const TYPE_CALL: u8 = 10;
 pub const TYPE_PING: u8 = 64;
 /// A push of `box.session.push`: not the answer, which follows under the same sync.
 pub const TYPE_CHUNK: u64 = 128;
+/// News of a watched key; we watch none yet, and a server that sends one all the same does no harm.
+pub const TYPE_EVENT: u64 = 76;
 /// Errors are this bit and the code.
 pub const TYPE_ERROR: u64 = 0x8000;
 

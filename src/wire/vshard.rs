@@ -24,21 +24,25 @@ pub enum StorageAnswer<'a> {
 
 /// `data` is the array of an IPROTO answer, known to be well-formed.
 pub fn storage_answer(data: &[u8]) -> Result<StorageAnswer<'_>, Fault> {
-    const NO_ERROR: &[u8] = b"\xc0";
     let mut cursor = Cursor::new(data);
     let count = cursor.array()?;
     if count == 0 {
         return Err(Fault::Expected("a status flag before the values"));
     }
     if cursor.take_nil()? {
-        let error = if count > 1 { cursor.span()? } else { NO_ERROR };
-        return Ok(StorageAnswer::Refused(error));
+        if count < 2 || cursor.peek()? != Kind::Map {
+            return Err(Fault::Expected("an error object behind a status of nil"));
+        }
+        return Ok(StorageAnswer::Refused(cursor.span()?));
     }
     if cursor.bool().map_err(|_| Fault::Expected("a status flag before the values"))? {
         return Ok(StorageAnswer::Values { values: cursor.rest(), count: count - 1 });
     }
-    let error = if count > 1 { cursor.span()? } else { NO_ERROR };
-    Ok(StorageAnswer::Raised(error))
+    // A function may raise any value but nothing at all: its caller could not tell that from success.
+    if count < 2 || cursor.peek()? == Kind::Nil {
+        return Err(Fault::Expected("an error behind a status of false"));
+    }
+    Ok(StorageAnswer::Raised(cursor.span()?))
 }
 
 /// The fields of an error object by which the router acts. Anything else in it is passed over.
@@ -405,10 +409,11 @@ mod tests {
         assert_eq!(storage_answer(b"\xdd\x00\x00\x00\x03\xc3\xc0\x05"), values(b"\xc0\x05", 2));
         assert_eq!(storage_answer(b"\x92\xc2\xa1e"), Ok(StorageAnswer::Raised(b"\xa1e")));
         assert_eq!(storage_answer(b"\x92\xc0\x81\x01\x02"), Ok(StorageAnswer::Refused(b"\x81\x01\x02")));
-        assert_eq!(storage_answer(b"\x91\xc0"), Ok(StorageAnswer::Refused(b"\xc0")));
-        assert!(storage_answer(b"\x90").is_err());
-        assert!(storage_answer(b"\x91\x05").is_err());
-        assert!(storage_answer(b"\x80").is_err());
+        for bad in
+            [&b"\x90"[..], b"\x91\x05", b"\x80", b"\x91\xc0", b"\x92\xc0\x05", b"\x91\xc2", b"\x92\xc2\xc0"]
+        {
+            assert!(storage_answer(bad).is_err(), "{bad:02x?}");
+        }
     }
 
     #[test]
