@@ -249,13 +249,19 @@ function cluster_methods:make_router_cfg()
     return cfg
 end
 
+-- The router loads a copy of the library from a directory of its own, which the test may change.
+function cluster_methods:prepare_library()
+    self.library_dir = fio.tempdir()
+    assert(fio.copyfile(fio.pathjoin(env.build, 'rawshard.so'), fio.pathjoin(self.library_dir, 'rawshard.so')))
+end
+
 function cluster_methods:prepare()
     self.dir = fio.tempdir()
     local common = {
         root = env.root,
         tarantool = self.tarantool,
         package_path = env.package_path(),
-        package_cpath = env.package_cpath(),
+        package_cpath = self.library_dir ~= nil and self.library_dir .. '/?.so' or env.package_cpath(),
         net_msg_max = self.opts.net_msg_max or 50000,
         memtx_memory = self.opts.memtx_memory or 64 * 1024 * 1024,
     }
