@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 
+use crate::call::raw_args;
 use crate::call::request::{Outcome, Reply, Request, Target, Token};
 use crate::control::config::{Config, DiscoveryMode};
 use crate::control::publish::Publisher;
@@ -177,29 +178,56 @@ impl Router {
 
     /// Accepts a call. Its reply comes by its deadline.
     pub fn post(&self, request: Request) {
-        if self.stopped.load(Ordering::Relaxed) {
-            let mut error = Vec::new();
-            write_failure(&mut error, &Failure::Stopped);
-            let reply = Reply::copied(request.token, Outcome::Failed, request.body.0, &error, 1);
-            return self.refused.put_all(&mut vec![reply]);
+        let engine = self.engine_of(request.target);
+        self.post_all(engine, &mut vec![Message::Call(request)]);
+    }
+
+    /// Accepts messages for one engine, in their order; `batch` is left empty. Calls, raw calls and cancels alone are for
+    /// front ends to send.
+    pub fn post_all(&self, engine: usize, batch: &mut Vec<Message>) {
+        if !self.stopped.load(Ordering::Relaxed) {
+            return self.engines[engine].inbox.post_all(batch);
         }
-        self.engine(request.target).inbox.post(Message::Call(request));
+        let mut error = Vec::new();
+        write_failure(&mut error, &Failure::Stopped);
+        let refuse = |message| {
+            let (token, buffer) = match message {
+                Message::Call(request) => (request.token, request.body.0),
+                Message::Raw(request) => (request.token, request.bytes),
+                _ => return None,
+            };
+            Some(Reply::copied(token, Outcome::Failed, buffer, &error, 1))
+        };
+        self.refused.put_all(&mut batch.drain(..).filter_map(refuse).collect());
     }
 
     /// The caller of `token`, which was sent to `target`, has left. A reply may still come and must then be dropped.
     pub fn cancel(&self, token: Token, target: Target) {
         let message = Message::Cancel(crate::call::request::Client::Host, token);
-        self.engine(target).inbox.post(message);
+        self.post_all(self.engine_of(target), &mut vec![message]);
     }
 
-    /// Calls for one bucket go through one engine, so that they leave in the order in which they came.
-    fn engine(&self, target: Target) -> &Engine {
+    pub fn engine_count(&self) -> usize {
+        self.engines.len()
+    }
+
+    /// The engine for calls to `target`. Those for one bucket go through one engine, so that they leave in the order in which
+    /// they came.
+    pub fn engine_of(&self, target: Target) -> usize {
         let number = match target {
             Target::Bucket(bucket) | Target::Route(bucket) => bucket.number() as usize,
             Target::Replicaset(idx) => idx.slot(),
             Target::Instance(idx) => idx.slot(),
         };
-        &self.engines[number % self.engines.len()]
+        number % self.engines.len()
+    }
+
+    /// The same for the arguments of `callraw`, whatever they are.
+    pub fn engine_of_raw(&self, bytes: &[u8]) -> usize {
+        match self.engines.len() {
+            1 => 0,
+            count => raw_args::peek_bucket(bytes).unwrap_or(0) as usize % count,
+        }
     }
 
     /// Replies for the host since the last time; `into` must be empty.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::ids::{InstanceIdx, ReplicasetIdx};
 use crate::slab::Key;
 use crate::time::Time;
-use crate::wire::payload::Payload;
+use crate::wire::payload::{Head, Payload};
+use raw_args::Read;
 use request::{Access, Client, Request, Target, Token};
 use verdict::Envelope;
 
@@ -63,16 +64,40 @@ pub enum Stage {
 
 impl Call {
     pub fn new(request: Request) -> Call {
+        let head = match request.target {
+            Target::Bucket(bucket) => Head::StorageCall { bucket, mode: request.access.mode.name() },
+            _ => Head::Empty,
+        };
+        let Request { token, client, target, access, deadline, attempt_timeout, body } = request;
+        Call::begin(token, client, target, access, deadline, attempt_timeout, Payload::new(head, body.0))
+    }
+
+    /// A call that came as the arguments of `callraw`.
+    pub fn from_raw(token: Token, read: Read, now: Time) -> Call {
+        let Read { bucket, access, timeout, attempt_timeout, payload } = read;
+        let target = Target::Bucket(bucket);
+        Call::begin(token, Client::Host, target, access, now.after(timeout), attempt_timeout, payload)
+    }
+
+    fn begin(
+        token: Token,
+        client: Client,
+        target: Target,
+        access: Access,
+        deadline: Time,
+        attempt_timeout: Option<Duration>,
+        payload: Payload,
+    ) -> Call {
         Call {
-            token: request.token,
-            client: request.client,
-            target: request.target,
-            access: request.access,
-            deadline: request.deadline,
-            attempt_timeout: request.attempt_timeout,
-            payload: Payload::new(request.body.0),
+            token,
+            client,
+            target,
+            access,
+            deadline,
+            attempt_timeout,
+            payload,
             stage: Stage::Ready,
-            timer: request.deadline,
+            timer: deadline,
             replicaset: None,
             tried: 0,
             hops: 0,

@@ -4,9 +4,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::call::request::{Access, Body, Mode};
+use crate::call::request::{Access, Mode};
 use crate::ids::BucketId;
 use crate::wire::mp::{self, Cursor, Fault, Kind};
+use crate::wire::payload::{Head, Payload};
 
 /// vshard's `CALL_TIMEOUT_MIN`, the timeout of a call that names none.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -23,6 +24,8 @@ pub struct RawArgs<'a> {
     pub access: Access,
     /// A MessagePack string.
     pub func: &'a [u8],
+    /// Where it lies in the bytes.
+    func_at: usize,
     /// A MessagePack array.
     pub args: &'a [u8],
     /// `args` hold a tuple extension somewhere.
@@ -47,6 +50,7 @@ impl<'a> RawArgs<'a> {
         }
         let bucket = Position::BUCKET.require(count)?.bucket(&mut cursor, bucket_count)?;
         let access = Position::OPTS.require(count)?.access(&mut cursor)?;
+        let func_at = cursor.position();
         let func = Position::FUNC.require(count)?.func(&mut cursor)?;
         let (args, has_tuples) = if count > 3 { Position::ARGS.args(&mut cursor)? } else { (NO_ARGS, false) };
         let times = if count > 4 { Position::CALL_OPTS.times(&mut cursor)? } else { Times::default() };
@@ -62,18 +66,64 @@ impl<'a> RawArgs<'a> {
             )));
         }
         let attempt_timeout = if access.mode == Mode::Read { attempt } else { None };
-        Ok(RawArgs { bucket, access, func, args, has_tuples, timeout, attempt_timeout })
+        Ok(RawArgs { bucket, access, func, func_at, args, has_tuples, timeout, attempt_timeout })
     }
 
-    /// The request body, built in `buffer`.
-    pub fn body(&self, buffer: Vec<u8>) -> Result<Body, Malformed> {
-        let mode = self.access.mode;
-        if !self.has_tuples {
-            return Ok(Body::storage_call(buffer, self.bucket, mode, self.func, self.args));
-        }
-        Body::storage_call_without_tuples(buffer, self.bucket, mode, self.func, self.args)
-            .map_err(|fault| Position::ARGS.fault("an array".to_owned(), fault.to_string()))
+    /// Where function and arguments lie in what was parsed, one after the other. None if they have to be written anew: the
+    /// arguments were left out, or hold tuples.
+    fn place(&self) -> Option<std::ops::Range<usize>> {
+        let from = self.func_at;
+        // Left out, they are a constant somewhere else.
+        let follow = std::ptr::eq(self.args.as_ptr(), self.func.as_ptr_range().end);
+        (follow && !self.has_tuples).then(|| from..from + self.func.len() + self.args.len())
     }
+
+    fn written(&self) -> Result<Vec<u8>, Malformed> {
+        let mut bytes = self.func.to_vec();
+        if self.has_tuples {
+            mp::copy_without_tuples(self.args, &mut bytes)
+                .map_err(|fault| Position::ARGS.fault("an array".to_owned(), fault.to_string()))?;
+        } else {
+            bytes.extend_from_slice(self.args);
+        }
+        Ok(bytes)
+    }
+}
+
+/// What [`read`] makes of the arguments.
+#[derive(Debug)]
+pub struct Read {
+    pub bucket: BucketId,
+    pub access: Access,
+    pub timeout: Duration,
+    pub attempt_timeout: Option<Duration>,
+    pub payload: Payload,
+}
+
+/// Reads the arguments of `callraw` into what a call needs. The bytes are kept where they are whenever they can be sent as
+/// they came; on an error they are given back.
+pub fn read(bytes: Vec<u8>, bucket_count: u32) -> Result<Read, (Vec<u8>, Malformed)> {
+    let parsed = RawArgs::parse(&bytes, bucket_count).and_then(|args| {
+        let written = if args.place().is_none() { Some(args.written()?) } else { None };
+        Ok((args.bucket, args.access, args.timeout, args.attempt_timeout, args.place(), written))
+    });
+    let (bucket, access, timeout, attempt_timeout, place, written) = match parsed {
+        Ok(parsed) => parsed,
+        Err(malformed) => return Err((bytes, malformed)),
+    };
+    let head = Head::StorageCall { bucket, mode: access.mode.name() };
+    let payload = match (written, place) {
+        (None, Some(place)) => Payload::of(head, bytes, place),
+        (written, _) => Payload::new(head, written.unwrap_or_default()),
+    };
+    Ok(Read { bucket, access, timeout, attempt_timeout, payload })
+}
+
+/// The bucket id of `callraw`'s arguments, if it is there and looks like one: enough to choose who is to read the rest.
+pub fn peek_bucket(bytes: &[u8]) -> Option<u32> {
+    let mut cursor = Cursor::new(bytes);
+    cursor.array().ok().filter(|count| *count > 0)?;
+    u32::try_from(cursor.uint().ok()?).ok()
 }
 
 /// One of the five elements, for messages.
@@ -366,6 +416,15 @@ mod tests {
         RawArgs::parse(bytes, BUCKETS).unwrap_or_else(|refusal| panic!("{refusal}: {bytes:02x?}"))
     }
 
+    /// What is sent behind the head.
+    fn sent(bytes: &[u8]) -> Vec<u8> {
+        let read =
+            read(bytes.to_vec(), BUCKETS).unwrap_or_else(|(_, refusal)| panic!("{refusal}: {bytes:02x?}"));
+        let head = Head::StorageCall { bucket: read.bucket, mode: read.access.mode.name() };
+        assert_eq!(read.payload.head(), head);
+        read.payload.bytes().to_vec()
+    }
+
     fn timeout(call_opts: &[u8]) -> Duration {
         parsed(&with_call_opts(call_opts)).timeout
     }
@@ -527,22 +586,33 @@ mod tests {
         let with_tuple = with_args(b"\x92\x01\xd6\x07\x00\x92\x01\x02");
         let call = parsed(&with_tuple);
         assert!(call.has_tuples);
-        let plain = with_args(b"\x92\x01\x92\x01\x02");
-        let plain = parsed(&plain);
-        assert!(!plain.has_tuples);
-        assert_eq!(call.body(Vec::new()).unwrap().0, plain.body(Vec::new()).unwrap().0);
+        assert_eq!(sent(&with_tuple), sent(&with_args(b"\x92\x01\x92\x01\x02")));
         let broken = with_args(b"\x91\xd4\x07\x00");
         assert_eq!(
-            parsed(&broken).body(Vec::new()).unwrap_err().to_string(),
+            read(broken, BUCKETS).unwrap_err().1.to_string(),
             "callraw: argument 4 (args): expected an array, got a tuple extension that does not hold one array"
         );
     }
 
     #[test]
-    fn the_body_is_a_storage_call() {
-        let bytes = array(&[b"\x07", b"\xa4read", b"\xa4echo", b"\x91\x2a"]);
-        let body = parsed(&bytes).body(b"left over from an earlier call".to_vec()).unwrap();
-        assert_eq!(body.0, b"\x82\x22\xb3vshard.storage.call\x21\x94\x07\xa4read\xa4echo\x91\x2a");
+    fn function_and_arguments_are_sent_as_they_came() {
+        let bytes = array(&[b"\x07", b"\xa4read", b"\xd9\x04echo", b"\xdc\x00\x01\xcc\x2a", b"\x80"]);
+        assert_eq!(sent(&bytes), b"\xd9\x04echo\xdc\x00\x01\xcc\x2a");
+        for none in [
+            &with_bucket(b"\x07"),
+            &with_args(b"\xc0"),
+            &array(&[b"\x07", b"\xc0", b"\xa4echo", b"\xc0", b"\x80"]),
+        ] {
+            assert_eq!(sent(none), b"\xa4echo\x90");
+        }
+    }
+
+    #[test]
+    fn a_bucket_to_choose_an_engine_by() {
+        assert_eq!(peek_bucket(&with_bucket(b"\xcd\x01\x00")), Some(256));
+        for odd in [&b""[..], b"\x90", b"\x91\xa1x", b"\xc0", b"\x91\xcd\x01"] {
+            assert_eq!(peek_bucket(odd), None);
+        }
     }
 
     #[test]
@@ -669,9 +739,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            if let Ok(call) = RawArgs::parse(&bytes, BUCKETS) {
-                let _ = call.body(Vec::new());
-            }
+            let _ = (peek_bucket(&bytes), read(bytes, BUCKETS));
         }
 
         #[test]
@@ -685,9 +753,7 @@ mod tests {
             ]);
             let at = at % bytes.len();
             bytes[at] = byte;
-            if let Ok(call) = RawArgs::parse(&bytes, BUCKETS) {
-                let _ = call.body(Vec::new());
-            }
+            let _ = (peek_bucket(&bytes), read(bytes, BUCKETS));
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
 pub use crate::route::pick::{Access, Mode};
 use crate::slab::Key;
 use crate::time::Time;
-use crate::wire::{iproto, mp};
+use crate::wire::{iproto, payload};
 
 /// The client's own handle of a call, given back in its [`Reply`]. The index is small and dense: engines keep tables by it.
 pub type Token = Key;
@@ -58,25 +58,12 @@ impl Body {
         Body(buffer)
     }
 
-    /// `vshard.storage.call(bucket, mode, func, args)`. `func` is a MessagePack string, `args` a MessagePack array, both
-    /// checked by the caller. `buffer` is used again: its content is dropped, its capacity kept.
-    pub fn storage_call(mut buffer: Vec<u8>, bucket: BucketId, mode: Mode, func: &[u8], args: &[u8]) -> Body {
-        begin_storage_call(&mut buffer, bucket, mode, func);
-        buffer.extend_from_slice(args);
+    /// For [`Target::Bucket`]: function and arguments; the rest of the call follows from target and access. `func` is the
+    /// function's name, `args` a MessagePack array. `buffer` is used again: its content is dropped, its capacity kept.
+    pub fn storage_call(mut buffer: Vec<u8>, func: &[u8], args: &[u8]) -> Body {
+        buffer.clear();
+        payload::write_func_and_args(&mut buffer, func, args);
         Body(buffer)
-    }
-
-    /// The same for arguments that hold tuple extensions: they leave as plain arrays, which every storage understands.
-    pub fn storage_call_without_tuples(
-        mut buffer: Vec<u8>,
-        bucket: BucketId,
-        mode: Mode,
-        func: &[u8],
-        args: &[u8],
-    ) -> mp::Result<Body> {
-        begin_storage_call(&mut buffer, bucket, mode, func);
-        mp::copy_without_tuples(args, &mut buffer)?;
-        Ok(Body(buffer))
     }
 
     /// A plain CALL of `func`, a function's name, with `args`, a MessagePack array.
@@ -88,16 +75,13 @@ impl Body {
     }
 }
 
-fn begin_storage_call(buffer: &mut Vec<u8>, bucket: BucketId, mode: Mode, func: &[u8]) {
-    buffer.clear();
-    buffer.extend_from_slice(STORAGE_CALL);
-    mp::write_uint(buffer, u64::from(bucket.number()));
-    mp::write_str(buffer, mode.name());
-    buffer.extend_from_slice(func);
+/// A call as `callraw` got it, to be read by the engine: its caller has nothing to do but copy.
+#[derive(Debug)]
+pub struct RawRequest {
+    pub token: Token,
+    /// `[bucket_id, opts, func, args, call_opts]`, see [`crate::call::raw_args`].
+    pub bytes: Vec<u8>,
 }
-
-/// `{FUNCTION_NAME: 'vshard.storage.call', TUPLE: [4 values…`, as far as it is the same for all.
-const STORAGE_CALL: &[u8] = b"\x82\x22\xb3vshard.storage.call\x21\x94";
 
 /// What became of a request.
 #[derive(Debug)]
@@ -118,6 +102,8 @@ pub enum Outcome {
     Values,
     /// One value, the error as vshard would give it: a map.
     Failed,
+    /// One value, a string: what is wrong with the arguments of `callraw`. To be raised; nothing was sent.
+    Malformed,
 }
 
 impl Reply {

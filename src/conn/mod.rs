@@ -19,7 +19,7 @@ use crate::slab::{Key, Slab};
 use crate::time::Time;
 use crate::wire::auth;
 use crate::wire::iproto::{self, GREETING_LEN, Greeting, TYPE_CHUNK, TYPE_ERROR, TYPE_EVENT, TYPE_OK};
-use crate::wire::payload::Payload;
+use crate::wire::payload::{HEAD_MAX, Payload};
 use backoff::Backoff;
 use recv::RecvBuf;
 
@@ -134,15 +134,18 @@ impl<T> Conn<T> {
     pub fn send(&mut self, owner: T, kind: u8, body: &Payload) -> Key {
         let key = self.pending.insert(owner);
         let sync = Sync(key.pack());
-        match body {
-            Payload::Small(bytes) => self.send.append(|out| {
-                iproto::write_request_head(out, kind, sync, bytes.len());
+        let mut head = [0; HEAD_MAX];
+        let head_len = body.head().write(&mut head);
+        let bytes = body.bytes();
+        self.send.append(|out| {
+            iproto::write_request_head(out, kind, sync, head_len + bytes.len());
+            out.extend_from_slice(&head[..head_len]);
+            if body.shared().is_none() {
                 out.extend_from_slice(bytes);
-            }),
-            Payload::Large(bytes) => {
-                self.send.append(|out| iproto::write_request_head(out, kind, sync, bytes.len()));
-                self.send.append_shared(Arc::clone(bytes));
             }
+        });
+        if let Some((bytes, range)) = body.shared() {
+            self.send.append_shared(Arc::clone(bytes), range);
         }
         key
     }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A chunk of copied requests is closed at this size.
@@ -10,14 +11,14 @@ const CHUNK: usize = 128 << 10;
 
 enum Chunk {
     Copied(Vec<u8>),
-    Shared(Arc<Vec<u8>>),
+    Shared(Arc<Vec<u8>>, Range<usize>),
 }
 
 impl Chunk {
     fn bytes(&self) -> &[u8] {
         match self {
             Chunk::Copied(bytes) => bytes,
-            Chunk::Shared(bytes) => bytes,
+            Chunk::Shared(bytes, range) => &bytes[range.clone()],
         }
     }
 }
@@ -53,9 +54,10 @@ impl SendQueue {
         }
     }
 
-    pub fn append_shared(&mut self, bytes: Arc<Vec<u8>>) {
-        self.len += bytes.len();
-        self.chunks.push_back(Chunk::Shared(bytes));
+    /// Appends a part of `bytes` without copying it.
+    pub fn append_shared(&mut self, bytes: Arc<Vec<u8>>, range: Range<usize>) {
+        self.len += range.len();
+        self.chunks.push_back(Chunk::Shared(bytes, range));
     }
 
     /// The first unwritten bytes, for one vectored write; at most `slices.len()` pieces. Gives their number.
@@ -107,7 +109,7 @@ mod tests {
             let mut expected = Vec::new();
             for i in 0..50u8 {
                 if i % 7 == 3 {
-                    queue.append_shared(Arc::new(vec![i; 300]));
+                    queue.append_shared(Arc::new(vec![i; 400]), 50..350);
                     expected.extend(vec![i; 300]);
                 } else {
                     queue.append(|out| out.extend([i; 10]));

@@ -179,7 +179,7 @@ impl Control {
         let Some(rs) = topology.replicaset(replicaset) else { return };
         // A storage may refuse by value: `nil, err`.
         let page = match reply.outcome {
-            Outcome::Failed => Err(describe(reply.values())),
+            Outcome::Failed | Outcome::Malformed => Err(describe(reply.values())),
             Outcome::Values => vshard::discovery_page(reply.values()).map_err(|fault| fault.to_string()),
         };
         match page {

@@ -12,7 +12,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use crate::call::Stage;
-use crate::call::request::{CLIENTS, Client, Outcome, Reply, Request, Target, Token};
+use crate::call::raw_args;
+use crate::call::request::{CLIENTS, Client, Outcome, RawRequest, Reply, Target, Token};
 use crate::call::verdict::{self, Verdict};
 use crate::call::wheel::Wheel;
 use crate::call::{Call, UNKNOWN_DESTINATION_PAUSE};
@@ -29,6 +30,7 @@ use crate::route::pick;
 use crate::route::topology::Topology;
 use crate::slab::Slab;
 use crate::time::Time;
+use crate::wire::mp;
 use crate::wire::vshard::{ErrorView, write_failure};
 
 /// Reads leave an instance alone for so long after it said that it can not serve (consts.lua: REPLICA_BACKOFF_INTERVAL).
@@ -148,7 +150,8 @@ impl Core {
 
     pub fn handle_message(&mut self, message: Message, now: Time) {
         match message {
-            Message::Call(request) => self.accept(request, now),
+            Message::Call(request) => self.accept(Call::new(request), now),
+            Message::Raw(request) => self.accept_raw(request, now),
             Message::Cancel(client, token) => self.cancel(client, token),
             Message::Refresh => {
                 self.peers.iter_mut().flatten().for_each(|peer| peer.conn.hurry(now));
@@ -305,10 +308,23 @@ impl Core {
 
     // Calls.
 
-    fn accept(&mut self, request: Request, now: Time) {
+    fn accept_raw(&mut self, request: RawRequest, now: Time) {
+        let RawRequest { token, bytes } = request;
+        match raw_args::read(bytes, self.buckets.count()) {
+            Ok(read) => self.accept(Call::from_raw(token, read, now), now),
+            Err((buffer, malformed)) => {
+                self.counters.calls.add(1);
+                let text = malformed.to_string();
+                let reply = Reply::single(token, Outcome::Malformed, buffer, |out| mp::write_str(out, &text));
+                self.reply(Client::Host, reply);
+            }
+        }
+    }
+
+    fn accept(&mut self, call: Call, now: Time) {
         self.counters.calls.add(1);
-        let (client, token, deadline) = (request.client as usize, request.token, request.deadline);
-        let id = self.calls.insert(Call::new(request));
+        let (client, token, deadline) = (call.client as usize, call.token, call.deadline);
+        let id = self.calls.insert(call);
         let table = &mut self.by_token[client];
         if table.len() <= token.index as usize {
             table.resize(token.index as usize + 1, u64::MAX);
@@ -637,7 +653,7 @@ impl Core {
     pub(super) fn finish_route(&mut self, id: CallId, replicaset: ReplicasetIdx) {
         let Some(call) = self.end(id) else { return };
         let reply = Reply::single(call.token, Outcome::Values, call.payload.into_buffer(), |out| {
-            crate::wire::mp::write_uint(out, u64::from(replicaset.0));
+            mp::write_uint(out, u64::from(replicaset.0));
         });
         self.reply(call.client, reply);
     }
@@ -657,7 +673,7 @@ impl Core {
 
     fn reply(&mut self, client: Client, reply: Reply) {
         self.counters.replies.add(1);
-        self.counters.failures.add(u64::from(reply.outcome == Outcome::Failed));
+        self.counters.failures.add(u64::from(reply.outcome != Outcome::Values));
         self.replies[client as usize].push(reply);
     }
 

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::call::request::{Client, Request, Token};
+use crate::call::request::{Client, RawRequest, Request, Token};
 
 /// Makes a sleeping thread look at its queue. Callable from any thread, any number of times.
 pub trait Wake: Send + Sync {
@@ -14,6 +14,7 @@ pub trait Wake: Send + Sync {
 #[derive(Debug)]
 pub enum Message {
     Call(Request),
+    Raw(RawRequest),
     /// The caller has left: no reply is wanted any more.
     Cancel(Client, Token),
     /// Forget what is known of connections' pauses: reconnect now. Sent after a reconfiguration.

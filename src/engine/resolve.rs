@@ -18,7 +18,7 @@ use crate::slab::Key;
 use crate::time::Time;
 use crate::wire::iproto::{self, TYPE_CALL, TYPE_ERROR};
 use crate::wire::mp;
-use crate::wire::payload::Payload;
+use crate::wire::payload::{Head, Payload};
 use crate::wire::vshard::{self, BucketStat, ErrorView, write_failure};
 
 /// Time for all answers of one search (consts.lua: CALL_TIMEOUT_MIN).
@@ -67,7 +67,7 @@ impl Core {
         iproto::begin_call_body(&mut body, "vshard.storage.bucket_stat");
         mp::write_array_len(&mut body, 1);
         mp::write_uint(&mut body, u64::from(bucket.number()));
-        let body = Payload::new(body);
+        let body = Payload::new(Head::Empty, body);
         let topology = Arc::clone(&self.topology);
         for replicaset in topology.live() {
             let Some(peer) =

@@ -2,25 +2,31 @@
 
 /// A buffer that has grown beyond this is not kept: after a burst of big values the memory goes back.
 const LARGEST: usize = 16 << 10;
-/// How many are kept at most.
-const MOST: usize = 1024;
+/// Bytes kept at most.
+const MOST: usize = 16 << 20;
 
 pub struct Buffers {
     free: Vec<Vec<u8>>,
+    /// Sum of their capacities.
+    kept: usize,
 }
 
 impl Buffers {
     pub const fn new() -> Buffers {
-        Buffers { free: Vec::new() }
+        Buffers { free: Vec::new(), kept: 0 }
     }
 
     /// A buffer of any content.
     pub fn take(&mut self) -> Vec<u8> {
-        self.free.pop().unwrap_or_default()
+        let buffer = self.free.pop().unwrap_or_default();
+        self.kept -= buffer.capacity();
+        buffer
     }
 
     pub fn put(&mut self, buffer: Vec<u8>) {
-        if (1..=LARGEST).contains(&buffer.capacity()) && self.free.len() < MOST {
+        let size = buffer.capacity();
+        if (1..=LARGEST).contains(&size) && self.kept + size <= MOST {
+            self.kept += size;
             self.free.push(buffer);
         }
     }

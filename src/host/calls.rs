@@ -16,7 +16,7 @@ use super::sys::{lua, lua_State};
 use crate::call::raw_args::{DEFAULT_TIMEOUT, append_args};
 use crate::call::request::{Access, Body, Mode, Outcome, Reply, Target, Token};
 use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
-use crate::wire::mp::{self, Cursor};
+use crate::wire::mp::Cursor;
 
 /// Name and function of each.
 pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
@@ -47,9 +47,7 @@ unsafe extern "C-unwind" fn call_bucket(l: *mut lua_State) -> c_int {
                 attempt_timeout: stack.time(8)?,
             };
             let token = park::post(call, |buffer| {
-                let mut name = Vec::new();
-                mp::write_bytes_as_str(&mut name, func);
-                let mut body = Body::storage_call(buffer, bucket, access.mode, &name, b"");
+                let mut body = Body::storage_call(buffer, func, b"");
                 append(args, &mut body)?;
                 Ok(body)
             })?;
@@ -214,7 +212,7 @@ fn hold(token: Token) -> Result<i64, Failure> {
     let reply: Reply = park::wait(token)?;
     let n = match reply.outcome {
         Outcome::Values => i64::from(reply.count()),
-        Outcome::Failed => -1,
+        Outcome::Failed | Outcome::Malformed => -1,
     };
     RUNTIME.with(|runtime| {
         let Runtime { held, buffers, .. } = runtime;

@@ -5,12 +5,11 @@ use std::ffi::{c_char, c_int};
 use super::door;
 use super::failure::Failure;
 use super::guard;
-use super::park::{self, Call};
+use super::park;
 use super::runtime::RUNTIME;
 use super::sys::{self, BoxFunctionCtx};
 use super::tx;
-use crate::call::raw_args::RawArgs;
-use crate::call::request::{Outcome, Reply, Target, Token};
+use crate::call::request::{Outcome, Reply, Token};
 use crate::wire::mp::Cursor;
 
 /// What `box.schema.func.create('rawshard.callraw', {language = 'C'})` finds: usually a second mapping of the library,
@@ -51,28 +50,23 @@ pub unsafe extern "C" fn serve(ctx: *mut BoxFunctionCtx, args: *const c_char, en
 
 /// Sends the call that `bytes` ask of the static router.
 pub fn post(bytes: &[u8]) -> Result<Token, Failure> {
-    let (router, bucket_count) = RUNTIME.with(|runtime| {
+    let router = RUNTIME.with(|runtime| {
         let (id, entry) = runtime.static_entry()?;
         if !entry.enabled {
             return Err(Failure::state("Router is disabled: router is disabled explicitly"));
         }
-        Ok((id, entry.bucket_count))
+        Ok(id)
     })?;
-    let args = RawArgs::parse(bytes, bucket_count)?;
-    let call = Call {
-        router,
-        target: Target::Bucket(args.bucket),
-        access: args.access,
-        timeout: args.timeout,
-        attempt_timeout: args.attempt_timeout,
-    };
-    park::post(call, |buffer| Ok(args.body(buffer)?))
+    park::post_raw(router, bytes)
 }
 
 /// Returns each value by itself, a failure as nil and the error.
 fn give(ctx: *mut BoxFunctionCtx, reply: &Reply) -> Result<(), Failure> {
-    if reply.outcome == Outcome::Failed {
+    if reply.outcome != Outcome::Values {
         give_one(ctx, b"\xc0")?;
+    }
+    if reply.count() == 1 {
+        return give_one(ctx, reply.values());
     }
     let mut values = Cursor::new(reply.values());
     while !values.is_at_end() {

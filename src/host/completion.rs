@@ -1,40 +1,55 @@
-//! The fiber that takes answers from the engines: it waits for the bell, hands each answer to its waiter, and wakes
-//! all of their fibers at once.
+//! The fiber between TX and the engines. It waits for the bell, hands each answer to its waiter and wakes all of their
+//! fibers at once; and it sends what fibers have asked since its last turn, so that the calls of one turn of the event
+//! loop cost one lock and one wake together.
 
 use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
+use std::ptr::NonNull;
 
 use super::failure::Failure;
-use super::runtime::{RUNTIME, Runtime};
-use super::sys;
+use super::runtime::{Entry, RUNTIME, Runtime};
+use super::sys::{self, Fiber};
 use crate::call::request::Reply;
 
 pub struct Completion {
-    runs: bool,
+    /// The fiber, while it runs.
+    fiber: Option<NonNull<Fiber>>,
+    /// It has been woken to send something.
+    flushes: bool,
     /// Used by every batch in turn.
     batch: Vec<Reply>,
 }
 
 impl Completion {
     pub const fn new() -> Completion {
-        Completion { runs: false, batch: Vec::new() }
+        Completion { fiber: None, flushes: false, batch: Vec::new() }
+    }
+
+    /// Has all outgoing messages sent when the fibers that are ready now have run.
+    pub fn flush_soon(&mut self) {
+        if let Some(fiber) = self.fiber
+            && !self.flushes
+        {
+            self.flushes = true;
+            // SAFETY: on TX; the fiber takes itself out when it ends. Waking does not switch.
+            unsafe { sys::fiber_wakeup(fiber.as_ptr()) };
+        }
     }
 }
 
 /// Starts the fiber unless it runs. Somebody may have cancelled it.
 pub fn ensure() -> Result<(), Failure> {
-    if RUNTIME.with(|runtime| runtime.completion.runs) {
+    if RUNTIME.with(|runtime| runtime.completion.fiber.is_some()) {
         return Ok(());
     }
     // SAFETY: a name and a function that live for ever; the fiber is started as soon as it is made.
     unsafe {
-        let fiber = sys::fiber_new(c"rawshard".as_ptr(), main);
-        if fiber.is_null() {
+        let Some(fiber) = NonNull::new(sys::fiber_new(c"rawshard".as_ptr(), main)) else {
             return Err(Failure::state("rawshard: can not start a fiber: the process is stopping"));
-        }
-        RUNTIME.with(|runtime| runtime.completion.runs = true);
+        };
+        RUNTIME.with(|runtime| runtime.completion.fiber = Some(fiber));
         // Switches to the fiber, and back when it waits for the first time.
-        sys::fiber_start(fiber);
+        sys::fiber_start(fiber.as_ptr());
     }
     Ok(())
 }
@@ -51,6 +66,7 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
                 bell.hush();
             }
             deliver();
+            flush();
         }
     });
     if ended.is_err() {
@@ -58,7 +74,7 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
     }
     let orphans = catch_unwind(|| {
         RUNTIME.with(|runtime| {
-            runtime.completion.runs = false;
+            runtime.completion.fiber = None;
             !runtime.waiters.is_empty()
         })
     });
@@ -83,6 +99,14 @@ fn deliver() {
                 waiters.deliver(reply, buffers);
             }
         }
+    });
+}
+
+/// Sends what has been asked since the last time.
+fn flush() {
+    RUNTIME.with(|runtime| {
+        runtime.completion.flushes = false;
+        runtime.routers.iter_mut().for_each(Entry::flush);
     });
 }
 

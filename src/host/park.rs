@@ -13,13 +13,16 @@ use super::completion;
 use super::failure::Failure;
 use super::runtime::{RUNTIME, Runtime};
 use super::sys::{self, Fiber};
-use crate::call::request::{Access, Body, Client, Reply, Request, Target, Token};
+use crate::call::request::{Access, Body, Client, Outcome, RawRequest, Reply, Request, Target, Token};
+use crate::engine::inbox::Message;
 use crate::slab::Slab;
+use crate::wire::mp::Cursor;
 
 struct Waiter {
     fiber: NonNull<Fiber>,
     router: u32,
-    target: Target,
+    /// The engine that has the call.
+    engine: usize,
     state: State,
 }
 
@@ -48,14 +51,14 @@ pub struct Call {
 pub fn post(call: Call, body: impl FnOnce(Vec<u8>) -> Result<Body, Failure>) -> Result<Token, Failure> {
     completion::ensure()?;
     RUNTIME.with(|runtime| {
-        let Runtime { routers, waiters, buffers, .. } = runtime;
-        let router = &routers.get(call.router)?.router;
+        let Runtime { routers, waiters, buffers, completion, .. } = runtime;
+        let entry = routers.serving(call.router)?;
         let body = body(buffers.take())?;
-        let link = waiters.link(call.router, call.target)?;
+        let engine = entry.router.engine_of(call.target);
+        let link = waiters.link(call.router, engine)?;
         let token = link.token;
-        let deadline = router.now().after(call.timeout);
-        // The one door to the engines: a request each for now, to become a batch for each turn of the event loop.
-        router.post(Request {
+        let deadline = entry.router.now().after(call.timeout);
+        let request = Request {
             token,
             client: Client::Host,
             target: call.target,
@@ -63,16 +66,41 @@ pub fn post(call: Call, body: impl FnOnce(Vec<u8>) -> Result<Body, Failure>) -> 
             deadline,
             attempt_timeout: call.attempt_timeout,
             body,
-        });
+        };
+        entry.outgoing[engine].push(Message::Call(request));
+        completion.flush_soon();
         Ok(link.keep())
     })
 }
 
-/// Parks the current fiber until the answer is there or the fiber is cancelled. Yields.
+/// Sends the call that `bytes`, the arguments of `callraw`, ask of a router. They are copied here and read by the engine.
+pub fn post_raw(router: u32, bytes: &[u8]) -> Result<Token, Failure> {
+    completion::ensure()?;
+    RUNTIME.with(|runtime| {
+        let Runtime { routers, waiters, buffers, completion, .. } = runtime;
+        let entry = routers.serving(router)?;
+        let engine = entry.router.engine_of_raw(bytes);
+        let mut buffer = buffers.take();
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        let link = waiters.link(router, engine)?;
+        entry.outgoing[engine].push(Message::Raw(RawRequest { token: link.token, bytes: buffer }));
+        completion.flush_soon();
+        Ok(link.keep())
+    })
+}
+
+/// Parks the current fiber until the answer is there or the fiber is cancelled. Yields. That the arguments of a raw call
+/// are wrong is a failure like any other.
 pub fn wait(token: Token) -> Result<Reply, Failure> {
     loop {
         if let Some(end) = RUNTIME.with(|runtime| runtime.waiters.poll(token)) {
-            return end;
+            let reply = end?;
+            if reply.outcome == Outcome::Malformed {
+                let text = Cursor::new(reply.values()).str().unwrap_or_default();
+                return Err(Failure::arguments(String::from_utf8_lossy(text)));
+            }
+            return Ok(reply);
         }
         // SAFETY: plain calls of the fiber API on TX; nothing is borrowed.
         unsafe {
@@ -88,11 +116,13 @@ pub fn wait(token: Token) -> Result<Reply, Failure> {
 
 fn leave(token: Token) {
     RUNTIME.with(|runtime| {
-        let Runtime { routers, waiters, .. } = runtime;
+        let Runtime { routers, waiters, completion, .. } = runtime;
         if let Some(waiter) = waiters.slab.remove(token)
-            && let Ok(entry) = routers.get(waiter.router)
+            && let Some(entry) = routers.get_mut(waiter.router)
         {
-            entry.router.cancel(token, waiter.target);
+            // Behind its call in the same queue.
+            entry.outgoing[waiter.engine].push(Message::Cancel(Client::Host, token));
+            completion.flush_soon();
         }
     });
 }
@@ -111,11 +141,11 @@ impl Waiters {
         (self.slab.capacity(), self.slab.used(), self.slab.peak())
     }
 
-    fn link(&mut self, router: u32, target: Target) -> Result<Link<'_>, Failure> {
+    fn link(&mut self, router: u32, engine: usize) -> Result<Link<'_>, Failure> {
         // SAFETY: on TX, as all of the runtime.
         let fiber = NonNull::new(unsafe { sys::fiber_self() })
             .ok_or_else(|| Failure::state("rawshard: called outside of a fiber"))?;
-        let token = self.slab.insert(Waiter { fiber, router, target, state: State::Waiting });
+        let token = self.slab.insert(Waiter { fiber, router, engine, state: State::Waiting });
         Ok(Link { waiters: self, token })
     }
 

@@ -13,6 +13,7 @@ use super::park::Waiters;
 use super::result::Held;
 use super::tx::TxCell;
 use crate::control::config::Config;
+use crate::engine::inbox::Message;
 use crate::router::Router;
 
 pub static RUNTIME: TxCell<Runtime> = TxCell::new(Runtime::new());
@@ -42,6 +43,18 @@ pub struct Entry {
     pub bucket_count: u32,
     /// vshard's enable() and disable(). The Lua layer asks its own flag; this one is for the stored function.
     pub enabled: bool,
+    /// By engine: what is to be sent at the end of this turn of the event loop.
+    pub outgoing: Vec<Vec<Message>>,
+}
+
+impl Entry {
+    pub fn flush(&mut self) {
+        for (engine, messages) in self.outgoing.iter_mut().enumerate() {
+            if !messages.is_empty() {
+                self.router.post_all(engine, messages);
+            }
+        }
+    }
 }
 
 impl Runtime {
@@ -84,7 +97,16 @@ impl Routers {
         self.0.iter().flatten()
     }
 
-    fn get_mut(&mut self, id: u32) -> Option<&mut Entry> {
+    /// For sending something.
+    pub fn serving(&mut self, id: u32) -> Result<&mut Entry, Failure> {
+        self.get_mut(id).ok_or_else(|| Failure::state(format!("rawshard: router {id} is stopped")))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.0.iter_mut().flatten()
+    }
+
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut Entry> {
         self.0.get_mut((id as usize).checked_sub(1)?)?.as_mut()
     }
 
@@ -108,7 +130,8 @@ pub fn start(name: String, config: Config) -> Result<u32, String> {
     let bucket_count = config.bucket_count;
     let router = Arc::new(Router::start(config, bell).map_err(|error| error.to_string())?);
     log::info!("router '{name}' is started");
-    let entry = Entry { router, name, bucket_count, enabled: true };
+    let outgoing = (0..router.engine_count()).map(|_| Vec::new()).collect();
+    let entry = Entry { router, name, bucket_count, enabled: true, outgoing };
     Ok(RUNTIME.with(|runtime| runtime.routers.insert(entry)))
 }
 
@@ -134,7 +157,8 @@ pub fn router(id: u32) -> Result<Arc<Router>, String> {
 
 /// Stops a router; nobody waits for it afterwards. Does nothing the second time.
 pub fn stop(id: u32) {
-    let Some(entry) = RUNTIME.with(|runtime| runtime.routers.remove(id)) else { return };
+    let Some(mut entry) = RUNTIME.with(|runtime| runtime.routers.remove(id)) else { return };
+    entry.flush();
     entry.router.stop();
     let mut replies = Vec::new();
     entry.router.take_replies(&mut replies);

@@ -233,56 +233,58 @@ impl<'a> Cursor<'a> {
         &self.bytes[self.at..]
     }
 
-    /// Length of the header and plain payload of the value here, and how many child values follow it.
+    /// Where the value here ends without its children, and how many of those follow it. The shape of each marker is looked
+    /// up: this is what walks every payload.
     fn step(&self) -> Result<Step> {
-        let mut here = *self;
-        let plain = |payload: u64, children: u64, tuple: bool| (payload, children, tuple);
-        let (payload, children, tuple) = match Marker::from_u8(here.byte()?) {
-            Marker::FixPos(_) | Marker::FixNeg(_) | Marker::Null | Marker::True | Marker::False => {
-                plain(0, 0, false)
+        let at = self.at;
+        let byte = *self.bytes.get(at).ok_or(Fault::Truncated)?;
+        let Shape { width, plus, times } = SHAPES[byte as usize];
+        let body = at + 1 + width as usize;
+        if width == 0 {
+            let end = body + plus as usize;
+            if end > self.bytes.len() {
+                return Err(Fault::Truncated);
             }
-            Marker::U8 | Marker::I8 => plain(1, 0, false),
-            Marker::U16 | Marker::I16 => plain(2, 0, false),
-            Marker::U32 | Marker::I32 | Marker::F32 => plain(4, 0, false),
-            Marker::U64 | Marker::I64 | Marker::F64 => plain(8, 0, false),
-            Marker::FixStr(len) => plain(u64::from(len), 0, false),
-            Marker::Str8 | Marker::Bin8 => plain(here.be(1)?, 0, false),
-            Marker::Str16 | Marker::Bin16 => plain(here.be(2)?, 0, false),
-            Marker::Str32 | Marker::Bin32 => plain(here.be(4)?, 0, false),
-            Marker::FixArray(len) => plain(0, u64::from(len), false),
-            Marker::Array16 => plain(0, here.be(2)?, false),
-            Marker::Array32 => plain(0, here.be(4)?, false),
-            Marker::FixMap(len) => plain(0, 2 * u64::from(len), false),
-            Marker::Map16 => plain(0, 2 * here.be(2)?, false),
-            Marker::Map32 => plain(0, 2 * here.be(4)?, false),
-            Marker::FixExt1 => here.ext(1)?,
-            Marker::FixExt2 => here.ext(2)?,
-            Marker::FixExt4 => here.ext(4)?,
-            Marker::FixExt8 => here.ext(8)?,
-            Marker::FixExt16 => here.ext(16)?,
-            Marker::Ext8 => {
-                let len = here.be(1)?;
-                here.ext(len)?
-            }
-            Marker::Ext16 => {
-                let len = here.be(2)?;
-                here.ext(len)?
-            }
-            Marker::Ext32 => {
-                let len = here.be(4)?;
-                here.ext(len)?
-            }
-            Marker::Reserved => return Err(Fault::Reserved),
+            return Ok(Step { body, end, children: u64::from(times), tuple: false });
+        }
+        self.long_step(byte)
+    }
+
+    /// The same for what has a length of its own, is an extension, or is nothing.
+    #[inline(never)]
+    fn long_step(&self, byte: u8) -> Result<Step> {
+        let mut here = Cursor { bytes: self.bytes, at: self.at + 1 };
+        let marker = Marker::from_u8(byte);
+        let (payload, children) = match marker {
+            Marker::Str8 | Marker::Bin8 | Marker::Ext8 => (here.be(1)?, 0),
+            Marker::Str16 | Marker::Bin16 | Marker::Ext16 => (here.be(2)?, 0),
+            Marker::Str32 | Marker::Bin32 | Marker::Ext32 => (here.be(4)?, 0),
+            Marker::Array16 => (0, here.be(2)?),
+            Marker::Array32 => (0, here.be(4)?),
+            Marker::Map16 => (0, 2 * here.be(2)?),
+            Marker::Map32 => (0, 2 * here.be(4)?),
+            Marker::FixExt1 => (1, 0),
+            Marker::FixExt2 => (2, 0),
+            Marker::FixExt4 => (4, 0),
+            Marker::FixExt8 => (8, 0),
+            Marker::FixExt16 => (16, 0),
+            _ => return Err(Fault::Reserved),
         };
+        let is_ext = matches!(
+            marker,
+            Marker::Ext8
+                | Marker::Ext16
+                | Marker::Ext32
+                | Marker::FixExt1
+                | Marker::FixExt2
+                | Marker::FixExt4
+                | Marker::FixExt8
+                | Marker::FixExt16
+        );
+        let tuple = is_ext && here.byte()? as i8 == EXT_TUPLE;
         let body = here.at;
         here.take(payload)?;
         Ok(Step { body, end: here.at, children, tuple })
-    }
-
-    /// After the marker and length of an extension: its payload length without children, and whether it is a tuple.
-    fn ext(&mut self, len: u64) -> Result<(u64, u64, bool)> {
-        let kind = self.byte()? as i8;
-        Ok((len, 0, kind == EXT_TUPLE))
     }
 
     fn byte(&mut self) -> Result<u8> {
@@ -337,6 +339,40 @@ pub fn deeper_than(values: &[u8], levels: usize) -> bool {
         }
         around.push(inside);
     }
+}
+
+/// How a value goes on behind its marker: `plus` bytes and `times` children. A `width` that is not 0 says that it takes
+/// more than a look at the marker.
+#[derive(Clone, Copy)]
+struct Shape {
+    width: u8,
+    plus: u8,
+    times: u8,
+}
+
+static SHAPES: [Shape; 256] = shapes();
+
+const fn shapes() -> [Shape; 256] {
+    let mut shapes = [Shape { width: 1, plus: 0, times: 0 }; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let low = (byte & 0x1f) as u8;
+        match byte as u8 {
+            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => {
+                shapes[byte] = Shape { width: 0, plus: 0, times: 0 }
+            }
+            0x80..=0x8f => shapes[byte] = Shape { width: 0, plus: 0, times: 2 * (low & 0x0f) },
+            0x90..=0x9f => shapes[byte] = Shape { width: 0, plus: 0, times: low & 0x0f },
+            0xa0..=0xbf => shapes[byte] = Shape { width: 0, plus: low, times: 0 },
+            0xcc | 0xd0 => shapes[byte] = Shape { width: 0, plus: 1, times: 0 },
+            0xcd | 0xd1 => shapes[byte] = Shape { width: 0, plus: 2, times: 0 },
+            0xce | 0xd2 | 0xca => shapes[byte] = Shape { width: 0, plus: 4, times: 0 },
+            0xcf | 0xd3 | 0xcb => shapes[byte] = Shape { width: 0, plus: 8, times: 0 },
+            _ => {}
+        }
+        byte += 1;
+    }
+    shapes
 }
 
 struct Step {
