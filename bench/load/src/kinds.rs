@@ -16,7 +16,7 @@ pub struct Kind {
     pub paced_by: Option<&'static str>,
 }
 
-pub const KINDS: [Kind; 14] = [
+pub const KINDS: [Kind; 16] = [
     kind("vshard", "vshard", "bench_vshard", Returns::Values),
     kind("vshard-raw", "vshard", "bench_vshard_raw", Returns::Values),
     kind("forwarder", "forwarder", "bench_forwarder", Returns::Values),
@@ -41,12 +41,18 @@ pub const KINDS: [Kind; 14] = [
         paced_by: Some("rawshard-lua"),
         ..kind("lua-raw-floor-paced", "floor", "bench_raw_floor", Returns::Args)
     },
+    Kind { exact: true, ..kind("lua-raw-fixed", "floor", "bench_raw_fixed", Returns::Values) },
+    Kind {
+        exact: true,
+        paced_by: Some("rawshard-lua"),
+        ..kind("lua-raw-fixed-paced", "floor", "bench_raw_fixed", Returns::Values)
+    },
     kind("lua-noop", "floor", "bench_noop", Returns::Nothing),
     Kind { shape: Shape::Storage, ..kind("storage", "", "vshard.storage.call", Returns::StatusAndValues) },
 ];
 
 /// What `make bench` compares on every workload, in this order.
-pub const PROXY: [&str; 12] = [
+pub const PROXY: [&str; 14] = [
     "vshard",
     "vshard-raw",
     "forwarder",
@@ -58,6 +64,8 @@ pub const PROXY: [&str; 12] = [
     "c-fixed-paced",
     "lua-raw-floor",
     "lua-raw-floor-paced",
+    "lua-raw-fixed",
+    "lua-raw-fixed-paced",
     "lua-noop",
 ];
 
