@@ -82,7 +82,7 @@ end
 
 -- 5. Floors.
 function setup.floor()
-    for _, name in ipairs({'echo', 'fixed', 'set_fixed'}) do
+    for _, name in ipairs({'echo', 'fixed', 'set_fixed', 'park'}) do
         box.schema.func.create('bench_floor.' .. name, {language = 'C', if_not_exists = true})
     end
     function _G.bench_noop() end

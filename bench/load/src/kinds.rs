@@ -16,7 +16,7 @@ pub struct Kind {
     pub paced_by: Option<&'static str>,
 }
 
-pub const KINDS: [Kind; 16] = [
+pub const KINDS: [Kind; 18] = [
     kind("vshard", "vshard", "bench_vshard", Returns::Values),
     kind("vshard-raw", "vshard", "bench_vshard_raw", Returns::Values),
     kind("forwarder", "forwarder", "bench_forwarder", Returns::Values),
@@ -24,6 +24,12 @@ pub const KINDS: [Kind; 16] = [
     kind("rawshard-lua", "rawshard", "bench_rawshard_lua", Returns::Values),
     kind("rawshard-decoded", "rawshard", "bench_rawshard_decoded", Returns::Values),
     Kind { exact: true, ..kind("c-echo", "floor", "bench_floor.echo", Returns::Args) },
+    Kind { exact: true, ..kind("c-park", "floor", "bench_floor.park", Returns::Args) },
+    Kind {
+        exact: true,
+        paced_by: Some("rawshard-c"),
+        ..kind("c-park-paced", "floor", "bench_floor.park", Returns::Args)
+    },
     Kind { exact: true, ..kind("c-fixed", "floor", "bench_floor.fixed", Returns::Values) },
     Kind { exact: true, ..kind("lua-raw-floor", "floor", "bench_raw_floor", Returns::Args) },
     Kind {
@@ -52,7 +58,7 @@ pub const KINDS: [Kind; 16] = [
 ];
 
 /// What `make bench` compares on every workload, in this order.
-pub const PROXY: [&str; 14] = [
+pub const PROXY: [&str; 16] = [
     "vshard",
     "vshard-raw",
     "forwarder",
@@ -62,6 +68,8 @@ pub const PROXY: [&str; 14] = [
     "c-echo-paced",
     "c-fixed",
     "c-fixed-paced",
+    "c-park",
+    "c-park-paced",
     "lua-raw-floor",
     "lua-raw-floor-paced",
     "lua-raw-fixed",
