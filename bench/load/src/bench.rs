@@ -36,6 +36,7 @@ struct Options {
     depth: usize,
     no_vshard: bool,
     keep: bool,
+    quick: bool,
     io_threads: u32,
     buckets: u32,
     out: PathBuf,
@@ -84,11 +85,12 @@ impl Options {
             workloads: args.list("workloads").unwrap_or(all(&workload::NAMES)),
             kinds: args.list("kinds"),
             rounds: args.get("rounds", if quick { 1 } else { 5 })?.max(1),
-            seconds: args.get("seconds", if quick { 0.3 } else { 1.0 })?,
+            seconds: args.get("seconds", if quick { 0.25 } else { 1.0 })?,
             conns: args.get("conns", 100)?,
             depth: args.get("depth", 20)?,
             no_vshard: args.flag("no-vshard"),
             keep: args.flag("keep"),
+            quick,
             io_threads: args.get("io-threads", 1)?,
             buckets: args.get("buckets", 3000)?,
             out: args.text("out").map(PathBuf::from).unwrap_or(root.join("bench/results")),
@@ -367,6 +369,7 @@ impl<'a> Bench<'a> {
                     .copied()
                     // Where the workload echoes, the echoing floors return the same payload.
                     .filter(|k| !k.contains("-fixed") || workload.func != "bench_echo")
+                    .filter(|k| !k.contains("-park") || !self.options.quick)
                     .collect(),
             };
             let mut subjects = self.subjects(&names, &workload, self.options.conns, self.options.depth)?;
