@@ -55,7 +55,8 @@ end
 function M.box_cfg(extra)
     local cfg = {
         work_dir = M.cfg.dir,
-        memtx_memory = 64 * 1024 * 1024,
+        -- Room for half a million buckets.
+        memtx_memory = 256 * 1024 * 1024,
         -- Calls in flight are held by the load generator, not here.
         net_msg_max = 100000,
         log_level = 4,

@@ -82,18 +82,30 @@ end
 
 -- 5. Floors.
 function setup.floor()
-    for _, name in ipairs({'echo', 'fixed', 'set_fixed'}) do
+    for _, name in ipairs({'echo', 'fixed', 'set_fixed', 'park'}) do
         box.schema.func.create('bench_floor.' .. name, {language = 'C', if_not_exists = true})
     end
     function _G.bench_noop() end
     if not common.has_raw_args() then
         info.missing['lua-raw-floor'] = 'takes_raw_args needs Tarantool 2.10'
+        info.missing['lua-raw-fixed'] = info.missing['lua-raw-floor']
         return
     end
     function _G.bench_raw_floor(raw)
         return raw
     end
     raw_function('bench_raw_floor')
+    local fixed
+    function _G.bench_set_raw_fixed(raw)
+        local it = raw:iterator()
+        it:decode_array_header()
+        fixed = it:take()
+    end
+    raw_function('bench_set_raw_fixed')
+    function _G.bench_raw_fixed(raw) -- luacheck: no unused args
+        return fixed
+    end
+    raw_function('bench_raw_fixed')
 end
 
 -- 6. In the place of 1 where vshard is not installed.

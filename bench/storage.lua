@@ -69,10 +69,15 @@ local share = math.ceil(cfg.bucket_count / #cfg.storages)
 local first = (cfg.me - 1) * share + 1
 local count = math.min(share, cfg.bucket_count - first + 1)
 
+-- In pieces: vshard makes a piece in one transaction, and a fiber may not hold the thread for long.
 if box.space._bucket:len() == 0 then
-    local ok, err = _G.vshard.storage.bucket_force_create(first, count)
-    if not ok then
-        error(err)
+    local piece = 10000
+    for from = first, first + count - 1, piece do
+        local ok, err = _G.vshard.storage.bucket_force_create(from, math.min(piece, first + count - from))
+        if not ok then
+            error(err)
+        end
+        require('fiber').sleep(0)
     end
 end
 

@@ -3,6 +3,8 @@
 //! What Tarantool itself spends on receiving a CALL, running a C function and sending its answer is the least that any
 //! router behind a C stored function can cost. `echo` measures that with the payload of the request, `fixed` with a
 //! small request and the payload of the answer (for workloads whose result is bigger than their arguments).
+//! `park` lets its fiber wait for one turn of the event loop before it echoes: whoever asks somebody else for the answer has to
+//! do at least that.
 //!
 //! All functions run in the TX thread only.
 
@@ -17,6 +19,7 @@ pub struct Ctx {
 
 unsafe extern "C" {
     fn box_return_mp(ctx: *mut Ctx, mp: *const c_char, mp_end: *const c_char) -> c_int;
+    fn fiber_reschedule();
 }
 
 /// Returns its argument array as one value.
@@ -27,6 +30,26 @@ unsafe extern "C" {
 pub unsafe extern "C" fn echo(ctx: *mut Ctx, args: *const c_char, args_end: *const c_char) -> c_int {
     // SAFETY: the host's own pointers, handed straight back.
     unsafe { box_return_mp(ctx, args, args_end) }
+}
+
+/// Returns its argument array as one value, after other fibers had their turn.
+///
+/// # Safety
+/// Called by the host in a fiber of the TX thread, with `args..args_end` readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn park(ctx: *mut Ctx, args: *const c_char, args_end: *const c_char) -> c_int {
+    // SAFETY: the host promises a readable range. It lies in the connection's input, which is released at the first
+    // yield: hence the copy.
+    let copy = unsafe {
+        let len = args_end.offset_from(args) as usize;
+        std::slice::from_raw_parts(args, len).to_vec()
+    };
+    let range = copy.as_ptr_range();
+    // SAFETY: we are in a fiber; the copy outlives both calls.
+    unsafe {
+        fiber_reschedule();
+        box_return_mp(ctx, range.start, range.end)
+    }
 }
 
 /// Remembers its only argument; `fixed` returns it from now on.

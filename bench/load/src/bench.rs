@@ -36,6 +36,7 @@ struct Options {
     depth: usize,
     no_vshard: bool,
     keep: bool,
+    quick: bool,
     io_threads: u32,
     buckets: u32,
     out: PathBuf,
@@ -80,15 +81,16 @@ impl Options {
             build: args.text("build").map(PathBuf::from).unwrap_or(root.join("build")),
             floor: args.text("floor").map(PathBuf::from).unwrap_or(root.join("target/bench/release")),
             hosts,
-            sections: args.list("sections").unwrap_or(all(&["proxy", "serialization", "latency", "lua"])),
+            sections: args.list("sections").unwrap_or(all(if quick { &SECTIONS[..4] } else { &SECTIONS })),
             workloads: args.list("workloads").unwrap_or(all(&workload::NAMES)),
             kinds: args.list("kinds"),
             rounds: args.get("rounds", if quick { 1 } else { 5 })?.max(1),
-            seconds: args.get("seconds", if quick { 0.4 } else { 1.0 })?,
+            seconds: args.get("seconds", if quick { 0.25 } else { 1.0 })?,
             conns: args.get("conns", 100)?,
             depth: args.get("depth", 20)?,
             no_vshard: args.flag("no-vshard"),
             keep: args.flag("keep"),
+            quick,
             io_threads: args.get("io-threads", 1)?,
             buckets: args.get("buckets", 3000)?,
             out: args.text("out").map(PathBuf::from).unwrap_or(root.join("bench/results")),
@@ -318,7 +320,8 @@ impl<'a> Bench<'a> {
                 "serialization" => self.serialization()?,
                 "latency" => self.latency()?,
                 "lua" => self.lua()?,
-                other => return Err(format!("unknown section {other}: proxy, serialization, latency, lua")),
+                "growth" => self.growth()?,
+                other => return Err(format!("unknown section {other}: {}", SECTIONS.join(", "))),
             }
         }
         if !self.targets.is_empty() {
@@ -364,8 +367,9 @@ impl<'a> Bench<'a> {
                 None => kinds::PROXY
                     .iter()
                     .copied()
-                    // Where the workload echoes, c-echo returns the same payload.
-                    .filter(|k| !k.starts_with("c-fixed") || workload.func != "bench_echo")
+                    // Where the workload echoes, the echoing floors return the same payload.
+                    .filter(|k| !k.contains("-fixed") || workload.func != "bench_echo")
+                    .filter(|k| !k.contains("-park") || !self.options.quick)
                     .collect(),
             };
             let mut subjects = self.subjects(&names, &workload, self.options.conns, self.options.depth)?;
@@ -473,9 +477,10 @@ impl<'a> Bench<'a> {
                 }
             }
         }
-        if let (Some(l), Some(f)) = (get("rawshard-lua"), get("lua-raw-floor-paced")) {
+        let floor = if matches!(name, "T5" | "T6") { "lua-raw-fixed-paced" } else { "lua-raw-floor-paced" };
+        if let (Some(l), Some(f)) = (get("rawshard-lua"), get(floor)) {
             let r = l.tx_us / f.tx_us;
-            judge(format!("{name} TX, Lua entry ÷ lua-raw-floor-paced"), r, "≤ 1.4", r <= 1.4);
+            judge(format!("{name} TX, Lua entry ÷ {floor}"), r, "≤ 1.4", r <= 1.4);
         }
     }
 
@@ -671,6 +676,102 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
+    /// What a call costs as things grow: calls in flight, payload, engine threads, buckets.
+    fn growth(&mut self) -> Result<(), String> {
+        if self.missing.contains_key("rawshard") {
+            return Ok(());
+        }
+        println!("\nWhat a call through the stored function costs as things grow");
+        let mut table = Table::new(&[
+            "",
+            "",
+            "req/s",
+            "TX µs",
+            "process µs",
+            "engine µs",
+            "peak MB",
+            "bytes a call, host's fiber too",
+            "at once",
+        ]);
+        let mut json_out = serde_json::Map::new();
+        let mut points: BTreeMap<(&str, u64), Sample> = BTreeMap::new();
+        let mut rss_at_rest = None;
+        let mut note =
+            |table: &mut Table, what: &'static str, n: u64, shown: String, s: Sample, per_call: String| {
+                table.row(&[
+                    what.into(),
+                    shown,
+                    format!("{:.0}", s.per_second),
+                    format!("{:.2}", s.tx_us),
+                    format!("{:.2}", s.process_us),
+                    engine_us(&s).map(|v| format!("{v:.2}")).unwrap_or_default(),
+                    format!("{:.1}", s.peak_mb),
+                    per_call,
+                    format!("{:.0}", s.batch),
+                ]);
+                json_out.insert(format!("{what} {n}"), s.json());
+                points.insert((what, n), s);
+            };
+
+        for (conns, depth) in [(1, 1), (100, 1), (100, 10), (200, 100)] {
+            let Some(s) = self.one("T1", conns, depth)? else { return Ok(()) };
+            let n = (conns * depth) as u64;
+            let rest = *rss_at_rest.get_or_insert(s.peak_mb);
+            let per_call = if n >= 1000 {
+                format!("{:.0}", (s.peak_mb - rest) * 1048576.0 / n as f64)
+            } else {
+                String::new()
+            };
+            note(&mut table, "in flight", n, n.to_string(), s, per_call);
+        }
+        for size in [1, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24] {
+            // As many bytes in flight for each, but one call at the least.
+            let conns = ((4usize << 20) / size).clamp(1, 100);
+            let Some(s) = self.one(&format!("size:{size}"), conns, 1)? else { return Ok(()) };
+            note(&mut table, "payload", size as u64, bytes(size), s, String::new());
+        }
+        for threads in [1, 2, 4] {
+            let was = std::mem::replace(&mut self.cluster.env.io_threads, threads);
+            let s = self.one("T1", self.options.conns, self.options.depth);
+            self.cluster.env.io_threads = was;
+            let Some(s) = s? else { return Ok(()) };
+            note(&mut table, "engine threads", threads.into(), threads.to_string(), s, String::new());
+        }
+        for buckets in [1_000u32, 30_000, 1_000_000] {
+            let env = Env { bucket_count: buckets, ..self.cluster.env.clone() };
+            let was = std::mem::replace(&mut self.cluster, Cluster::start(&env, self.options.keep)?);
+            let s = self.one("T1", self.options.conns, self.options.depth);
+            self.cluster = was;
+            let Some(s) = s? else { return Ok(()) };
+            note(&mut table, "buckets", buckets.into(), buckets.to_string(), s, String::new());
+        }
+        table.print();
+        self.results.insert("growth".into(), json_out.into());
+        for (what, from, to) in [("in flight", 1_000, 20_000), ("buckets", 1_000, 1_000_000)] {
+            if let (Some(a), Some(b)) = (points.get(&(what, from)), points.get(&(what, to))) {
+                let ratio = b.process_us / a.process_us;
+                self.targets.push(Target {
+                    what: format!("process, {to} {what} ÷ {from}"),
+                    measured: format!("{ratio:.2}"),
+                    wanted: "≤ 1.2".into(),
+                    met: ratio <= 1.2,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The stored function alone. None: stopped.
+    fn one(&mut self, workload: &str, conns: usize, depth: usize) -> Result<Option<Sample>, String> {
+        let workload = Workload::by_name(workload)?;
+        let mut subjects = self.subjects(&["rawshard-c"], &workload, conns, depth)?;
+        if subjects.is_empty() {
+            return Err(self.missing.get("rawshard-c").cloned().unwrap_or("no rawshard".into()));
+        }
+        self.rounds(&mut subjects)?;
+        Ok((!sys::stopped()).then(|| median_sample(&subjects[0].samples)))
+    }
+
     /// Starts a router for each kind (all at once: they start slower than they run) and connects the load to them.
     fn subjects(
         &mut self,
@@ -719,8 +820,10 @@ impl<'a> Bench<'a> {
             }
             let target = process.as_ref().unwrap_or(&self.cluster.storages()[0]);
             let mut control = target.client()?;
-            if kind.name.starts_with("c-fixed") {
-                control.call("bench_floor.set_fixed", |b| {
+            if kind.name.contains("-fixed") {
+                let setter =
+                    if kind.name.starts_with("c-") { "bench_floor.set_fixed" } else { "bench_set_raw_fixed" };
+                control.call(setter, |b| {
                     mp::array(b, 1);
                     b.extend_from_slice(&workload.values[0].bytes);
                 })?;
@@ -729,8 +832,11 @@ impl<'a> Bench<'a> {
             let mut plan = Plan::new(workload, kind.entry, kind.shape, kind.returns, CALL_TIMEOUT);
             plan.exact = kind.exact;
             // Straight to the first storage: it has the first half of the buckets.
-            plan.buckets =
-                if kind.shape == Shape::Storage { self.options.buckets / 2 } else { self.options.buckets };
+            plan.buckets = if kind.shape == Shape::Storage {
+                self.cluster.env.bucket_count / 2
+            } else {
+                self.cluster.env.bucket_count
+            };
             subjects.push(Subject { kind, _process: process, control, generator, plan, samples: Vec::new() });
         }
         // Every bucket is asked for once and the JIT sees the code before anything counts.
@@ -750,7 +856,9 @@ impl<'a> Bench<'a> {
                     let last = subjects.iter().find(|s| s.kind.name == pace).and_then(|s| s.samples.last());
                     let Some((rate, batch)) = last.map(|s| (s.per_second, s.batch)) else { continue };
                     subjects[i].plan.rate = Some(rate);
-                    subjects[i].plan.burst = batch.round().max(1.0) as u64;
+                    // At least ten bursts, however slow the other one was.
+                    let most = rate * self.options.seconds / 10.0;
+                    subjects[i].plan.burst = batch.min(most).round().max(1.0) as u64;
                 }
                 subjects[i].measure(self.options.seconds)?;
             }
@@ -865,6 +973,7 @@ fn floor_of(kind: &Kind, workload: &str) -> Option<&'static str> {
     match kind.name {
         "rawshard-c" if matches!(workload, "T5" | "T6") => Some("c-fixed-paced"),
         "rawshard-c" => Some("c-echo-paced"),
+        "rawshard-lua" if matches!(workload, "T5" | "T6") => Some("lua-raw-fixed-paced"),
         "rawshard-lua" => Some("lua-raw-floor-paced"),
         _ => None,
     }
@@ -891,6 +1000,14 @@ fn description(workload: &str) -> &'static str {
     }
 }
 
+fn bytes(n: usize) -> String {
+    match n {
+        n if n >= 1 << 20 => format!("{} MB", n >> 20),
+        n if n >= 1 << 10 => format!("{} KB", n >> 10),
+        n => format!("{n} B"),
+    }
+}
+
 fn machine() -> serde_json::Value {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo
@@ -912,6 +1029,7 @@ fn load_average() -> String {
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
+const SECTIONS: [&str; 5] = ["proxy", "serialization", "latency", "lua", "growth"];
 /// Seconds; far more than a call takes even when the machine is overloaded: a timeout would be a wrong answer.
 const CALL_TIMEOUT: f64 = 30.0;
-const WARM_UP: f64 = 0.3;
+const WARM_UP: f64 = 0.2;

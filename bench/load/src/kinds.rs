@@ -16,7 +16,7 @@ pub struct Kind {
     pub paced_by: Option<&'static str>,
 }
 
-pub const KINDS: [Kind; 14] = [
+pub const KINDS: [Kind; 18] = [
     kind("vshard", "vshard", "bench_vshard", Returns::Values),
     kind("vshard-raw", "vshard", "bench_vshard_raw", Returns::Values),
     kind("forwarder", "forwarder", "bench_forwarder", Returns::Values),
@@ -24,6 +24,12 @@ pub const KINDS: [Kind; 14] = [
     kind("rawshard-lua", "rawshard", "bench_rawshard_lua", Returns::Values),
     kind("rawshard-decoded", "rawshard", "bench_rawshard_decoded", Returns::Values),
     Kind { exact: true, ..kind("c-echo", "floor", "bench_floor.echo", Returns::Args) },
+    Kind { exact: true, ..kind("c-park", "floor", "bench_floor.park", Returns::Args) },
+    Kind {
+        exact: true,
+        paced_by: Some("rawshard-c"),
+        ..kind("c-park-paced", "floor", "bench_floor.park", Returns::Args)
+    },
     Kind { exact: true, ..kind("c-fixed", "floor", "bench_floor.fixed", Returns::Values) },
     Kind { exact: true, ..kind("lua-raw-floor", "floor", "bench_raw_floor", Returns::Args) },
     Kind {
@@ -41,12 +47,18 @@ pub const KINDS: [Kind; 14] = [
         paced_by: Some("rawshard-lua"),
         ..kind("lua-raw-floor-paced", "floor", "bench_raw_floor", Returns::Args)
     },
+    Kind { exact: true, ..kind("lua-raw-fixed", "floor", "bench_raw_fixed", Returns::Values) },
+    Kind {
+        exact: true,
+        paced_by: Some("rawshard-lua"),
+        ..kind("lua-raw-fixed-paced", "floor", "bench_raw_fixed", Returns::Values)
+    },
     kind("lua-noop", "floor", "bench_noop", Returns::Nothing),
     Kind { shape: Shape::Storage, ..kind("storage", "", "vshard.storage.call", Returns::StatusAndValues) },
 ];
 
 /// What `make bench` compares on every workload, in this order.
-pub const PROXY: [&str; 12] = [
+pub const PROXY: [&str; 16] = [
     "vshard",
     "vshard-raw",
     "forwarder",
@@ -56,8 +68,12 @@ pub const PROXY: [&str; 12] = [
     "c-echo-paced",
     "c-fixed",
     "c-fixed-paced",
+    "c-park",
+    "c-park-paced",
     "lua-raw-floor",
     "lua-raw-floor-paced",
+    "lua-raw-fixed",
+    "lua-raw-fixed-paced",
     "lua-noop",
 ];
 
