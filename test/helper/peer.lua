@@ -52,7 +52,7 @@ local function greeting(id)
     return line('Tarantool 2.6.0 (Binary) ' .. id) .. line(salt)
 end
 
-function peer:answer(conn, request, reply)
+function peer.answer(_, conn, request, reply)
     if reply.close then
         conn.socket:close()
         conn.is_closed = true
