@@ -22,7 +22,7 @@ HOST = $(or $(firstword $(TARANTOOL)),$(shell command -v tarantool),$(lastword $
 
 export CARGO_TARGET_DIR TARANTOOL VSHARD_PATH STORAGES
 
-.PHONY: help build install test test-rust test-tarantool lint layers demo bench bench-quick soak clean need-tarantool
+.PHONY: help build install test test-rust test-tarantool test-rock lint layers demo bench bench-quick soak clean need-tarantool
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -37,13 +37,16 @@ install: build ## put rawshard.so into LIBDIR and the Lua files into LUADIR
 	install -m 0755 $(LIBRARY) $(DESTDIR)$(LIBDIR)/rawshard.so
 	cd lua && find . -name '*.lua' -exec install -D -m 0644 {} $(abspath $(DESTDIR)$(LUADIR))/{} \;
 
-test: need-tarantool test-rust test-tarantool ## all tests: the core by cargo, then every Tarantool found
+test: need-tarantool test-rust test-tarantool test-rock ## all tests: the core by cargo, then every Tarantool found
 
 test-rust: ## the core alone, no Tarantool needed
 	$(CARGO) test
 
 test-tarantool: need-tarantool build ## unit and integration tests inside Tarantool
 	$(HOST) test/run.lua $(TESTS)
+
+test-rock: need-tarantool build ## install as a rock, and call what was installed
+	@scripts/test-rock.sh
 
 lint: layers ## formatting, clippy, layer order, luacheck where installed
 	$(CARGO) fmt --check

@@ -31,7 +31,7 @@ end
 
 -- Every host as {binary, version}; the same binary found twice counts once.
 local function find_hosts()
-    local binaries = {}
+    local binaries
     if (os.getenv('TARANTOOL') or '') ~= '' then
         binaries = os.getenv('TARANTOOL'):split()
     else

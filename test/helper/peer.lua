@@ -52,7 +52,7 @@ local function greeting(id)
     return line('Tarantool 2.6.0 (Binary) ' .. id) .. line(salt)
 end
 
-function peer:answer(conn, request, reply)
+function peer.answer(_, conn, request, reply)
     if reply.close then
         conn.socket:close()
         conn.is_closed = true
@@ -158,7 +158,7 @@ function peer:serve(s)
     end
     self.conns[conn] = nil
     conn.is_closed = true
-    s:close()
+    pcall(s.close, s)
 end
 
 -- opts: id (instance uuid), first, last (buckets).
@@ -196,7 +196,8 @@ end
 function peer:disconnect_all()
     for conn in pairs(self.conns) do
         conn.is_closed = true
-        conn.socket:shutdown(socket.SHUT_RDWR or 2)
+        -- The other end, or its own fiber, may have closed it already.
+        pcall(conn.socket.shutdown, conn.socket, socket.SHUT_RDWR or 2)
     end
 end
 

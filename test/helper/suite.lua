@@ -90,7 +90,6 @@ function suite_methods:run()
     local test = tap.test(self.name)
     test:plan(#rows)
     local c
-    local needs_cluster = self.cluster_opts ~= false
     for _, row in ipairs(rows) do
         if row.reason ~= nil then
             test:skip(row.name .. ' # ' .. row.reason)

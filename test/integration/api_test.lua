@@ -21,7 +21,8 @@ s:scenario('bucket_count and bucket ids', {fe = false}, function(t, _, c)
             str_1ULL = router.bucket_id_strcrc32(1ULL), str_s = router.bucket_id_strcrc32('1'),
             str_table = router.bucket_id_strcrc32({1, 2}), str_12 = router.bucket_id_strcrc32('12'),
             mp_1 = router.bucket_id_mpcrc32(1), mp_1LL = router.bucket_id_mpcrc32(1LL), mp_s = router.bucket_id_mpcrc32('1'),
-            mp_double = router.bucket_id_mpcrc32(ffi.cast('double', 1)), mp_float = router.bucket_id_mpcrc32(ffi.cast('float', 1)),
+            mp_double = router.bucket_id_mpcrc32(ffi.cast('double', 1)),
+            mp_float = router.bucket_id_mpcrc32(ffi.cast('float', 1)),
             mp_decimal = router.bucket_id_mpcrc32(decimal.new(1)),
         }
     ]])
@@ -48,8 +49,8 @@ s:scenario('route', {fe = false}, function(t, _, c)
     local res = eval(c, [[
         local a, b = router.route(1), router.route(30)
         local lost, err = router.route(31)
-        return {a = a.id or a.uuid, b = b.id or b.uuid, lost = lost == nil, err = err and err.name, raises = not pcall(router.route, '1'),
-                
+        return {a = a.id or a.uuid, b = b.id or b.uuid, lost = lost == nil, err = err and err.name,
+                raises = not pcall(router.route, '1'),
                 -- Users' functions need grants there; vshard's own have them.
                 call = a:callrw('vshard.storage.buckets_count', {}, {timeout = 5}),
                 ro = b:callro('vshard.storage.buckets_count', {}, {timeout = 5})}

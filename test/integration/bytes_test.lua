@@ -216,7 +216,7 @@ for _, case in ipairs(tuples) do
     end)
 end
 
-s:scenario('tuples that a net.box client of 3.x sends', {fe = {'cfunc', 'raw', 'lua', 'lua_raw'}, min_host = '3.0'}, function(t, fe, c)
+s:scenario('tuples that a net.box client of 3.x sends', {min_host = '3.0'}, function(t, fe, c)
     local seen
     c.peers[1].on_call = function(request)
         seen = request.args

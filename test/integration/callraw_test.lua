@@ -36,7 +36,8 @@ for _, mode in ipairs(modes) do
             if mode[3] == 'write' then
                 t:values(fe, res, {rs.names[1]}, 'the master of replicaset ' .. i)
             else
-                t:ok(res.raised == nil and res.n == 1 and tostring(res[1]):startswith('s' .. i), 'an instance of replicaset ' .. i)
+                t:ok(res.raised == nil and res.n == 1 and tostring(res[1]):startswith('s' .. i),
+                     'an instance of replicaset ' .. i)
             end
         end
     end)

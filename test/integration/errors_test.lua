@@ -25,6 +25,12 @@ local function same_error(t, fe, c, func, args, message)
     local res = call(fe, c, func, args)
     t:error(res, {message = message}, 'the message')
     t:ok(res.n == 2 and res[1] == nil, 'nil and an error')
+    -- An error object inside it: the driver's net.box announces that it takes them and gets an object, others get its text.
+    for k, v in pairs(wanted) do
+        if type(v) == 'cdata' then
+            wanted[k] = tostring(v)
+        end
+    end
     t:is(res[2], wanted, 'the error as the storage sent it')
     return res[2] or {}
 end

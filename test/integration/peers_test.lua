@@ -53,7 +53,9 @@ local bad = {
     {'answers with a reserved byte', function() return peer.ok('\x92\xc3\xc1') end},
     {'answers an error without a body', function(r) return peer.bytes(frame(header_of(r, 0x8020), '')) end},
     {'answers an error with an empty body', function(r) return peer.bytes(frame(header_of(r, 0x8020), '\x80')) end},
-    {'answers an error whose message is a number', function(r) return peer.bytes(frame(header_of(r, 0x8020), '\x81\x31\x05')) end},
+    {'answers an error whose message is a number', function(r)
+        return peer.bytes(frame(header_of(r, 0x8020), '\x81\x31\x05'))
+    end},
     {'answers an error whose stack is noise', function(r)
         return peer.bytes(frame(header_of(r, 0x8020), '\x82\x31\xa1m\x52\x81\x00\x91\x05'))
     end},
