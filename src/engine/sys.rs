@@ -10,6 +10,7 @@ use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use nix::sys::signal::{SigSet, Signal};
+use socket2::TcpKeepalive;
 
 use crate::engine::inbox::Wake;
 use crate::route::address::Address;
@@ -49,6 +50,11 @@ impl Wake for PollWaker {
     }
 }
 
+/// A peer that has acknowledged nothing for so long is gone.
+const VANISHED: Duration = Duration::from_secs(10);
+/// Between probes of an idle connection.
+const PROBE: Duration = Duration::from_secs(5);
+
 /// A non-blocking stream to an instance.
 pub enum Stream {
     Tcp(TcpStream),
@@ -68,7 +74,12 @@ impl Stream {
                 let stream = TcpStream::connect(*address)?;
                 let socket = socket2::SockRef::from(&stream);
                 socket.set_tcp_nodelay(true)?;
-                socket.set_keepalive(true)?;
+                // A host that vanished without a word: noticed by what it does not acknowledge, or, while nothing is
+                // sent, by probes. A process that is merely frozen still acknowledges; pings find that.
+                socket.set_tcp_user_timeout(Some(VANISHED))?;
+                socket.set_tcp_keepalive(
+                    &TcpKeepalive::new().with_time(PROBE).with_interval(PROBE).with_retries(2),
+                )?;
                 Ok(Stream::Tcp(stream))
             }
         }
