@@ -40,8 +40,6 @@ pub struct Router {
     topology: Arc<ArcSwap<Topology>>,
     buckets: Arc<Buckets>,
     publisher: Arc<Publisher>,
-    /// Keeps two reconfigurations apart.
-    configuring: Mutex<()>,
     engines: Vec<Engine>,
     commands: Arc<Outbox<Command>>,
     status: Arc<Mutex<Status>>,
@@ -73,7 +71,6 @@ impl Router {
             topology,
             buckets,
             publisher,
-            configuring: Mutex::new(()),
             engines: Vec::new(),
             commands,
             status,
@@ -152,7 +149,6 @@ impl Router {
         if config.io_threads.max(1) != threads {
             return Err(ConfigError::IoThreads(threads, config.io_threads));
         }
-        let _one_at_a_time = self.configuring.lock().unwrap_or_else(PoisonError::into_inner);
         self.publisher.configure(&config);
         self.command(Command::Configured(config.discovery_mode));
         // Adopts the snapshot and tries at once what had failed.

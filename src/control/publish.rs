@@ -1,7 +1,7 @@
 //! The only place where topology snapshots are made and published.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 
@@ -11,18 +11,22 @@ use crate::route::buckets::Buckets;
 use crate::route::topology::{Endpoint, Instance, InstanceState, Pings, Replicaset, Topology};
 
 pub struct Publisher {
+    /// Held from reading the old snapshot to publishing the next: configuration comes from TX, masters from the control
+    /// thread.
+    publishing: Mutex<()>,
     source: Arc<ArcSwap<Topology>>,
     buckets: Arc<Buckets>,
 }
 
 impl Publisher {
     pub fn new(source: Arc<ArcSwap<Topology>>, buckets: Arc<Buckets>) -> Publisher {
-        Publisher { source, buckets }
+        Publisher { publishing: Mutex::new(()), source, buckets }
     }
 
     /// Publishes what `config` says. A replicaset keeps its index if its id stays; an instance if its id and all that makes
     /// its connection stay, so that the connection and the calls on it go on. Routes to replicasets that are gone are forgotten.
     pub fn configure(&self, config: &Config) {
+        let _alone = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.source.load_full();
         let mut next = Topology {
             epoch: old.epoch + 1,
@@ -45,6 +49,7 @@ impl Publisher {
 
     /// `master` is the master of `replicaset` from now on; None: nobody is known to be. Tells whether that is news.
     pub fn set_master(&self, replicaset: ReplicasetIdx, master: Option<InstanceIdx>) -> bool {
+        let _alone = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.source.load_full();
         let known = |rs: &&Replicaset| master.is_none_or(|idx| rs.instances.contains(&idx));
         if old.replicaset(replicaset).filter(known).is_none_or(|rs| rs.master == master) {
@@ -191,6 +196,37 @@ mod tests {
         assert!(
             second.replicaset_by_id("rs3").unwrap() > first.replicaset_by_id("rs2").unwrap(),
             "never reused"
+        );
+    }
+
+    #[test]
+    fn two_publishers_lose_nothing() {
+        let source = Arc::new(ArcSwap::from_pointee(Topology::default()));
+        let publisher = Publisher::new(Arc::clone(&source), Arc::new(Buckets::new(1)));
+        let of = |port| {
+            config(vec![replicaset("rs", vec![instance("a", 1, true, 0.0), instance("b", port, false, 0.0)])])
+        };
+        publisher.configure(&of(2));
+        let rs = source.load().live().next().unwrap().clone();
+        const ROUNDS: u64 = 2000;
+        let swaps: u64 = std::thread::scope(|scope| {
+            let swaps = scope.spawn(|| {
+                let swap =
+                    |round: u64| publisher.set_master(rs.idx, (round % 2 == 0).then_some(rs.instances[0]));
+                (0..ROUNDS).map(|round| u64::from(swap(round))).sum()
+            });
+            (0..ROUNDS).for_each(|_| publisher.configure(&of(3)));
+            swaps.join().unwrap()
+        });
+        assert_eq!(source.load().epoch, 1 + ROUNDS + swaps, "each snapshot was made of the one before");
+        assert_eq!(
+            source
+                .load()
+                .instance(source.load().live().next().unwrap().instances[1])
+                .unwrap()
+                .endpoint
+                .address,
+            Address::Tcp { host: "127.0.0.1".into(), port: 3 }
         );
     }
 
