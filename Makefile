@@ -13,14 +13,15 @@ LUADIR ?= /usr/local/share/tarantool
 TESTS ?=
 ARGS ?=
 
-# Tarantool loads a library by its Lua name, cargo names it otherwise. `install` replaces the file instead of writing into
-# it: a running process may have the old one mapped.
+# Tarantool loads a library by its Lua name, cargo names it otherwise. The file is replaced as a whole instead of written
+# into: a running process may have the old one mapped, and a starting one must not find half of the new one.
 LIBRARY = build/rawshard.so
 
 # Whoever runs scripts that need only some Tarantool. Looked up when used: `make test` may just have installed it.
 HOST = $(or $(firstword $(TARANTOOL)),$(shell command -v tarantool),$(lastword $(wildcard /opt/tarantool*/bin/tarantool)))
 
-export CARGO_TARGET_DIR TARANTOOL VSHARD_PATH STORAGES
+# What is given to make, its commands get anyway; exporting what is not given would make it empty.
+export CARGO_TARGET_DIR
 
 .PHONY: help build install test test-rust test-tarantool test-rock lint layers demo bench bench-quick soak clean need-tarantool
 
@@ -30,7 +31,8 @@ help: ## list the targets
 build: ## build rawshard.so (into build/)
 	$(CARGO) build --release --features module
 	@mkdir -p build
-	install -m 0755 $(CARGO_TARGET_DIR)/release/librawshard.so $(LIBRARY)
+	@cmp -s $(CARGO_TARGET_DIR)/release/librawshard.so $(LIBRARY) || { \
+		install -m 0755 $(CARGO_TARGET_DIR)/release/librawshard.so $(LIBRARY).new && mv -f $(LIBRARY).new $(LIBRARY); }
 
 install: build ## put rawshard.so into LIBDIR and the Lua files into LUADIR
 	install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(LUADIR)

@@ -15,7 +15,8 @@ env.storage_kind = os.getenv('STORAGE') or 'helper'
 -- The directory whose vshard/init.lua is vshard, or nil.
 function env.find_vshard()
     local candidates = {}
-    if os.getenv('VSHARD_PATH') ~= nil then
+    -- make exports it empty when it is not given.
+    if (os.getenv('VSHARD_PATH') or '') ~= '' then
         table.insert(candidates, os.getenv('VSHARD_PATH'))
     else
         -- An installed rock, wherever this Tarantool looks for Lua files; then the conventional place.

@@ -13,6 +13,7 @@
 --     min_host   '2.10': needs a Tarantool of that version
 --     differs    text: vshard's own router behaves otherwise here (a known difference), so it is no oracle
 --     router     'rawshard': of no sense with the oracle
+--     missing    text: what this machine lacks for it; nil: nothing
 --     heals      true: the scenario disturbs the cluster; afterwards it is brought back to its first state
 
 local check = require('test.helper.check')
@@ -52,6 +53,8 @@ function suite_methods:rows()
             reason = 'vshard differs: ' .. opts.differs
         elseif opts.router ~= nil and opts.router ~= env.router_kind then
             reason = 'of the router ' .. opts.router
+        else
+            reason = opts.missing
         end
         local list = opts.fe == false and {false} or opts.fe or frontends.order
         for _, fe_name in ipairs(list) do
