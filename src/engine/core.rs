@@ -54,6 +54,20 @@ pub enum Report {
     MissingMaster(ReplicasetIdx),
 }
 
+/// What an engine keeps for calls under way: all zero when there are none.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    pub calls: usize,
+    /// Requests that connections wait to be answered.
+    pub requests: usize,
+    /// Calls that wait for a connection or for room on one.
+    pub waiting: usize,
+    /// Calls to be sent in this turn.
+    pub ready: usize,
+    pub searches: usize,
+    pub timers: usize,
+}
+
 pub struct Core {
     source: Arc<ArcSwap<Topology>>,
     pub(super) topology: Arc<Topology>,
@@ -125,6 +139,19 @@ impl Core {
     /// Calls under way.
     pub fn in_flight(&self) -> u32 {
         self.calls.used()
+    }
+
+    /// For tests and diagnosis: it looks at every connection.
+    pub fn held(&self) -> Held {
+        let peers = || self.peers.iter().flatten();
+        Held {
+            calls: self.calls.used() as usize,
+            requests: peers().map(|peer| peer.conn.in_flight() as usize).sum(),
+            waiting: peers().map(|peer| peer.waiting()).sum(),
+            ready: self.ready.len(),
+            searches: self.searches.len(),
+            timers: self.wheel.len() as usize,
+        }
     }
 
     /// When [`Core::finish_turn`] has something to do even if nothing happens; None: never.

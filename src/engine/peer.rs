@@ -86,6 +86,11 @@ impl Peer {
         self.live += 1;
     }
 
+    /// Calls that wait here.
+    pub fn waiting(&self) -> usize {
+        self.live
+    }
+
     /// A call that waited has ended.
     pub fn left(&mut self) {
         self.live -= 1;

@@ -45,6 +45,11 @@ struct Search {
 }
 
 impl Searches {
+    /// Searches under way.
+    pub fn len(&self) -> usize {
+        self.by_bucket.len()
+    }
+
     pub fn next_end(&self) -> Option<Time> {
         self.ends.front().map(|(end, _, _)| *end)
     }
