@@ -11,7 +11,7 @@ use super::core::Core;
 use super::peer::Owner;
 use crate::call::Stage;
 use crate::call::request::Target;
-use crate::error::{Failure, box_code, code};
+use crate::error::{Failure, code};
 use crate::ids::{BucketId, CallId, InstanceIdx, ReplicasetIdx};
 use crate::route::topology::Replicaset;
 use crate::slab::Key;
@@ -242,7 +242,6 @@ fn read_probe(kind: u64, body: &[u8]) -> Probe {
             if view.is_sharding(code::WRONG_BUCKET) {
                 return Probe::NotHere;
             }
-            debug_assert_ne!(view.code, box_code::NO_CONNECTION);
             Probe::Error(error.to_vec())
         }
         Some(Err(fault)) => bad(&fault.to_string()),
