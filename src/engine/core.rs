@@ -507,8 +507,9 @@ impl Core {
                         Reply::copied(call.token, Outcome::Values, call.payload.into_buffer(), values, count);
                     return self.reply(call.client, reply);
                 }
-                let end = answer.body.end;
-                let data = end - values.len();
+                // Not always the end of the body: keys may follow.
+                let data = answer.body.start + (values.as_ptr() as usize - body.as_ptr() as usize);
+                let end = data + values.len();
                 let Some(call) = self.end(id) else { return };
                 let reply = match peer.conn.take_received() {
                     Some(bytes) => Reply::new(call.token, Outcome::Values, bytes, data, end, count),
