@@ -748,6 +748,7 @@ impl Core {
             }
             // Whoever waited for this instance may be served by another one now.
             if let Some(peer) = place {
+                peer.conn.set_pings(topology.pings);
                 peer.release(usize::MAX, &mut self.calls, &mut self.ready);
             }
         }
