@@ -220,6 +220,8 @@ impl Core {
         }
         if became_ready {
             self.became_ready(&peer);
+            // Pings begin: sooner than the handshake would have timed out.
+            self.conn_timer = self.conn_timer.min(peer.conn.next_timeout());
         }
         // Answers make room, a new connection even more.
         peer.admit(&self.topology.limits, &mut self.calls, &mut self.ready);
