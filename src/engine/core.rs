@@ -631,12 +631,13 @@ impl Core {
                 self.set_timer(id);
                 self.dispatch(id, now);
             }
-            Stage::Paused | Stage::Ready => {
+            Stage::Paused => {
                 self.set_timer(id);
                 self.dispatch(id, now);
             }
-            // The timer of an attempt before: what it waits for now is bounded by the deadline alone.
-            Stage::Waiting(_) | Stage::Resolving => self.set_timer(id),
+            // The timer of an attempt before: what it waits for now is bounded by the deadline alone. Those that are ready
+            // are sent in this turn anyway, and must not be sent twice.
+            Stage::Ready | Stage::Waiting(_) | Stage::Resolving => self.set_timer(id),
         }
     }
 
