@@ -220,6 +220,7 @@ impl Core {
         }
         if became_ready {
             self.became_ready(&peer);
+            self.release_neighbours(&peer);
             // Pings begin: sooner than the handshake would have timed out.
             self.conn_timer = self.conn_timer.min(peer.conn.next_timeout());
         }
@@ -774,6 +775,21 @@ impl Core {
         peer.state.ready.fetch_add(1, Ordering::Relaxed);
         peer.state.connects.fetch_add(1, Ordering::Relaxed);
         log::info!("connected to {} at {}", peer.id, peer.address);
+    }
+
+    /// Reads that wait for another instance of the replicaset to connect can go to this one. Writes will wait again, in their
+    /// order.
+    fn release_neighbours(&mut self, ready: &Peer) {
+        let topology = Arc::clone(&self.topology);
+        let Some(instance) = topology.instance(ready.idx) else { return };
+        let Some(replicaset) = topology.replicaset(instance.replicaset) else { return };
+        for idx in &replicaset.instances {
+            if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
+                && !peer.conn.is_ready()
+            {
+                peer.release(usize::MAX, &mut self.calls, &mut self.ready);
+            }
+        }
     }
 
     /// Looks at every connection: pauses that are over, handshakes that hang, pings that are due.
