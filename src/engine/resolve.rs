@@ -76,7 +76,7 @@ impl Core {
         let topology = Arc::clone(&self.topology);
         for replicaset in topology.live() {
             let Some(peer) =
-                self.whom_to_ask(replicaset).and_then(|idx| self.peers[idx.slot()].as_deref_mut())
+                self.whom_to_ask(replicaset, now).and_then(|idx| self.peers[idx.slot()].as_deref_mut())
             else {
                 search.unreachable = Some(replicaset.idx);
                 continue;
@@ -96,10 +96,13 @@ impl Core {
         }
     }
 
-    fn whom_to_ask(&self, replicaset: &Replicaset) -> Option<InstanceIdx> {
+    /// The master, or else the nearest; one that is silent or has said that it can not serve if there is no other.
+    fn whom_to_ask(&self, replicaset: &Replicaset, now: Time) -> Option<InstanceIdx> {
+        let usable = |idx: &InstanceIdx| self.peer(*idx).is_some_and(|peer| peer.is_usable(now));
         let ready =
             |idx: &InstanceIdx| self.peer(*idx).is_some_and(|peer| peer.conn.is_ready() && !peer.retired);
-        replicaset.master.filter(ready).or_else(|| replicaset.by_priority.iter().copied().find(ready))
+        let all = || replicaset.master.into_iter().chain(replicaset.by_priority.iter().copied());
+        all().find(usable).or_else(|| all().find(ready))
     }
 
     /// `body` is the packet body of the answer to a question.
@@ -117,6 +120,8 @@ impl Core {
         };
         search.open.retain(|(_, _, asked)| *asked != replicaset);
         match read_probe(kind, body) {
+            // It may have left the configuration meanwhile.
+            Probe::Held if self.topology.replicaset(replicaset).is_none() => {}
             Probe::Held => {
                 self.buckets.set(bucket, replicaset);
                 return self.found(bucket);
