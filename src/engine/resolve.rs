@@ -208,9 +208,7 @@ impl Core {
     fn end_search(&mut self, bucket: BucketId) -> Option<Search> {
         let mut search = self.searches.by_bucket.remove(&bucket)?;
         for (idx, key, _) in search.open.drain(..) {
-            if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
-                peer.conn.abandon(key);
-            }
+            self.abandon(idx, key);
         }
         Some(search)
     }
