@@ -106,7 +106,8 @@ impl<T> Slab<T> {
         let base = self.capacity();
         // Linked so that low indexes are handed out first.
         let slots = (0..CHUNK as u32).map(|i| Slot {
-            generation: 0,
+            // No key is all zeros: the sync of an answer that names none finds nobody.
+            generation: 1,
             next_free: if i + 1 < CHUNK as u32 { base + i + 1 } else { NONE },
             value: None,
         });

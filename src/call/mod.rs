@@ -54,6 +54,8 @@ pub enum Stage {
     Ready,
     /// In the queue of an instance that has no connection, or too much to do.
     Waiting(InstanceIdx),
+    /// The first in the queue of an instance, which has room now.
+    Admitted(InstanceIdx),
     /// An instance has it, under this key of its connection.
     Sent(InstanceIdx, Key),
     /// Its bucket is being looked for.

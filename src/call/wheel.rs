@@ -112,6 +112,15 @@ impl Wheel {
         }
     }
 
+    /// How many deadlines are set.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// When to look again; None while empty. It may come early for entries beyond one rotation.
     pub fn next(&self) -> Option<Time> {
         if self.len == 0 {

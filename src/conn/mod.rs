@@ -155,6 +155,11 @@ impl<T> Conn<T> {
         self.pending.remove(key)
     }
 
+    /// Holds from the next look at the clock on.
+    pub fn set_pings(&mut self, pings: Pings) {
+        self.pings = pings;
+    }
+
     /// Try again now, not when the pause is over.
     pub fn hurry(&mut self, now: Time) {
         if let State::Down { retry_at } = &mut self.state {

@@ -28,7 +28,7 @@ use crate::route::address::Address;
 use crate::route::buckets::Buckets;
 use crate::route::pick;
 use crate::route::topology::Topology;
-use crate::slab::Slab;
+use crate::slab::{Key, Slab};
 use crate::time::Time;
 use crate::wire::mp;
 use crate::wire::vshard::{ErrorView, write_failure};
@@ -54,6 +54,20 @@ pub enum Report {
     MissingMaster(ReplicasetIdx),
 }
 
+/// What an engine keeps for calls under way: all zero when there are none.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    pub calls: usize,
+    /// Requests that connections wait to be answered.
+    pub requests: usize,
+    /// Calls that wait for a connection or for room on one.
+    pub waiting: usize,
+    /// Calls to be sent in this turn.
+    pub ready: usize,
+    pub searches: usize,
+    pub timers: usize,
+}
+
 pub struct Core {
     source: Arc<ArcSwap<Topology>>,
     pub(super) topology: Arc<Topology>,
@@ -71,6 +85,8 @@ pub struct Core {
     balance: Vec<u32>,
     actions: VecDeque<Action>,
     dirty: Vec<InstanceIdx>,
+    /// Instances where calls wait and there may be room for them.
+    roomy: Vec<InstanceIdx>,
     replies: [Vec<Reply>; CLIENTS],
     reports: Vec<Report>,
     /// No connection has a timeout before this.
@@ -103,6 +119,7 @@ impl Core {
             balance: Vec::new(),
             actions: VecDeque::new(),
             dirty: Vec::new(),
+            roomy: Vec::new(),
             replies: Default::default(),
             reports: Vec::new(),
             conn_timer: Time::ZERO,
@@ -127,9 +144,22 @@ impl Core {
         self.calls.used()
     }
 
+    /// For tests and diagnosis: it looks at every connection.
+    pub fn held(&self) -> Held {
+        let peers = || self.peers.iter().flatten();
+        Held {
+            calls: self.calls.used() as usize,
+            requests: peers().map(|peer| peer.conn.in_flight() as usize).sum(),
+            waiting: peers().map(|peer| peer.waiting()).sum(),
+            ready: self.ready.len(),
+            searches: self.searches.len(),
+            timers: self.wheel.len() as usize,
+        }
+    }
+
     /// When [`Core::finish_turn`] has something to do even if nothing happens; None: never.
     pub fn next_timeout(&self) -> Option<Time> {
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || !self.roomy.is_empty() {
             return Some(Time::ZERO);
         }
         let conns = (self.conn_timer != Time::NEVER).then_some(self.conn_timer);
@@ -193,11 +223,14 @@ impl Core {
         }
         if became_ready {
             self.became_ready(&peer);
+            self.release_neighbours(&peer);
+            // Pings begin: sooner than the handshake would have timed out.
+            self.conn_timer = self.conn_timer.min(peer.conn.next_timeout());
         }
-        // Answers make room, a new connection even more.
-        peer.admit(&self.topology.limits, &mut self.calls, &mut self.ready);
         let retired_idle = peer.retired && peer.conn.in_flight() == 0;
         self.peers[idx.slot()] = Some(peer);
+        // Answers make room, a new connection even more.
+        self.mark_roomy(idx);
         self.mark_dirty(idx);
         if let Some(reason) = fatal {
             self.counters.protocol_errors.add(1);
@@ -263,6 +296,7 @@ impl Core {
         while let Some(id) = self.ready.pop_front() {
             self.dispatch(id, now);
         }
+        self.admit(now);
         self.counters.in_flight.set(u64::from(self.calls.used()));
         self.counters.in_flight_peak.set(u64::from(self.calls.peak()));
         self.counters.slots.set(u64::from(self.calls.capacity()));
@@ -293,8 +327,8 @@ impl Core {
         self.counters.bytes_out.add(count as u64);
         if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
             peer.conn.send.advance(count);
-            peer.admit(&self.topology.limits, &mut self.calls, &mut self.ready);
         }
+        self.mark_roomy(idx);
     }
 
     /// Replies for a client, to be taken out by the thread.
@@ -438,7 +472,9 @@ impl Core {
             let failure = Failure::ReplicasetInBackoff { replicaset, error: peer.backoff_error.clone() };
             return self.fail(id, &failure);
         }
-        if !peer.has_room(&limits) {
+        // Behind those that wait already, unless it is its turn.
+        let waits = peer.waiting() > 0 && call.stage != Stage::Admitted(idx);
+        if waits || !peer.has_room(&limits) {
             call.stage = Stage::Waiting(idx);
             peer.wait(id, &self.calls);
             return;
@@ -480,8 +516,9 @@ impl Core {
                         Reply::copied(call.token, Outcome::Values, call.payload.into_buffer(), values, count);
                     return self.reply(call.client, reply);
                 }
-                let end = answer.body.end;
-                let data = end - values.len();
+                // Not always the end of the body: keys may follow.
+                let data = answer.body.start + (values.as_ptr() as usize - body.as_ptr() as usize);
+                let end = data + values.len();
                 let Some(call) = self.end(id) else { return };
                 let reply = match peer.conn.take_received() {
                     Some(bytes) => Reply::new(call.token, Outcome::Values, bytes, data, end, count),
@@ -595,18 +632,17 @@ impl Core {
                     }
                     call.tried |= bit;
                 }
-                if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
-                    peer.conn.abandon(key);
-                }
+                self.abandon(idx, key);
                 self.set_timer(id);
                 self.dispatch(id, now);
             }
-            Stage::Paused | Stage::Ready => {
+            Stage::Paused => {
                 self.set_timer(id);
                 self.dispatch(id, now);
             }
-            // The timer of an attempt before: what it waits for now is bounded by the deadline alone.
-            Stage::Waiting(_) | Stage::Resolving => self.set_timer(id),
+            // The timer of an attempt before: what it waits for now is bounded by the deadline alone. Those that are ready
+            // are sent in this turn anyway, and must not be sent twice.
+            Stage::Ready | Stage::Admitted(_) | Stage::Waiting(_) | Stage::Resolving => self.set_timer(id),
         }
     }
 
@@ -682,17 +718,13 @@ impl Core {
         let call = self.calls.remove(id)?;
         self.wheel.clear(id.index);
         match call.stage {
-            Stage::Sent(idx, key) => {
-                if let Some(peer) = self.peer_mut(idx) {
-                    peer.conn.abandon(key);
-                }
-            }
+            Stage::Sent(idx, key) => self.abandon(idx, key),
             Stage::Waiting(idx) => {
                 if let Some(peer) = self.peer_mut(idx) {
                     peer.left();
                 }
             }
-            Stage::Ready | Stage::Resolving | Stage::Paused => {}
+            Stage::Ready | Stage::Admitted(_) | Stage::Resolving | Stage::Paused => {}
         }
         Some(call)
     }
@@ -720,7 +752,8 @@ impl Core {
             }
             // Whoever waited for this instance may be served by another one now.
             if let Some(peer) = place {
-                peer.release(usize::MAX, &mut self.calls, &mut self.ready);
+                peer.conn.set_pings(topology.pings);
+                peer.release(&mut self.calls, &mut self.ready);
             }
         }
         for idx in idle {
@@ -742,6 +775,21 @@ impl Core {
         peer.state.ready.fetch_add(1, Ordering::Relaxed);
         peer.state.connects.fetch_add(1, Ordering::Relaxed);
         log::info!("connected to {} at {}", peer.id, peer.address);
+    }
+
+    /// Reads that wait for another instance of the replicaset to connect can go to this one. Writes will wait again, in their
+    /// order.
+    fn release_neighbours(&mut self, ready: &Peer) {
+        let topology = Arc::clone(&self.topology);
+        let Some(instance) = topology.instance(ready.idx) else { return };
+        let Some(replicaset) = topology.replicaset(instance.replicaset) else { return };
+        for idx in &replicaset.instances {
+            if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
+                && !peer.conn.is_ready()
+            {
+                peer.release(&mut self.calls, &mut self.ready);
+            }
+        }
     }
 
     /// Looks at every connection: pauses that are over, handshakes that hang, pings that are due.
@@ -774,6 +822,41 @@ impl Core {
         for (idx, reason) in closed {
             self.actions.push_back(Action::Close(idx));
             self.handle_closed(idx, reason, now);
+        }
+    }
+
+    /// No answer to this request is wanted any more, which makes room for another.
+    pub(super) fn abandon(&mut self, idx: InstanceIdx, key: Key) {
+        if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
+            peer.conn.abandon(key);
+            self.mark_roomy(idx);
+        }
+    }
+
+    fn mark_roomy(&mut self, idx: InstanceIdx) {
+        let limits = &self.topology.limits;
+        if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
+            && !peer.roomy
+            && peer.waiting() > 0
+            && peer.has_room(limits)
+        {
+            peer.roomy = true;
+            self.roomy.push(idx);
+        }
+    }
+
+    /// Sends calls that wait, in their order, as far as there is room.
+    fn admit(&mut self, now: Time) {
+        while let Some(idx) = self.roomy.pop() {
+            let limits = self.topology.limits;
+            while let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
+                && let Some(id) = peer.admit(&limits, &mut self.calls)
+            {
+                self.dispatch(id, now);
+            }
+            if let Some(peer) = self.peer_mut(idx) {
+                peer.roomy = false;
+            }
         }
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Peer {
     pub retired: bool,
     /// Named in the engine's list of those with bytes to write.
     pub dirty: bool,
+    /// Named in the engine's list of those that may have room.
+    pub roomy: bool,
     /// In their order; ids of calls that have left may be among them.
     waiting: VecDeque<CallId>,
     /// How many of `waiting` have not left.
@@ -57,6 +59,7 @@ impl Peer {
             backoff_error: Box::default(),
             retired: false,
             dirty: false,
+            roomy: false,
             waiting: VecDeque::new(),
             live: 0,
             published_in_flight: 0,
@@ -86,32 +89,44 @@ impl Peer {
         self.live += 1;
     }
 
+    /// Calls that wait here.
+    pub fn waiting(&self) -> usize {
+        self.live
+    }
+
     /// A call that waited has ended.
     pub fn left(&mut self) {
         self.live -= 1;
     }
 
-    /// Moves up to `most` waiting calls to `ready`.
-    pub fn release(&mut self, most: usize, calls: &mut Slab<Call>, ready: &mut VecDeque<CallId>) {
-        let mut room = most.min(self.live);
-        while room > 0
-            && let Some(id) = self.waiting.pop_front()
-        {
-            if let Some(call) = calls.get_mut(id).filter(|call| call.stage == Stage::Waiting(self.idx)) {
+    /// Moves all waiting calls to `ready`.
+    pub fn release(&mut self, calls: &mut Slab<Call>, ready: &mut VecDeque<CallId>) {
+        while let Some(id) = self.next(calls) {
+            if let Some(call) = calls.get_mut(id) {
                 call.stage = Stage::Ready;
                 ready.push_back(id);
-                self.live -= 1;
-                room -= 1;
             }
         }
+        self.waiting.clear();
     }
 
-    /// Releases as many as the limits allow.
-    pub fn admit(&mut self, limits: &Limits, calls: &mut Slab<Call>, ready: &mut VecDeque<CallId>) {
-        if self.live > 0 && self.has_room(limits) {
-            let room = limits.in_flight - self.conn.in_flight();
-            self.release(room as usize, calls, ready);
+    /// The first waiting call, if there is room for it.
+    pub fn admit(&mut self, limits: &Limits, calls: &mut Slab<Call>) -> Option<CallId> {
+        let id = self.has_room(limits).then(|| self.next(calls)).flatten()?;
+        calls.get_mut(id)?.stage = Stage::Admitted(self.idx);
+        Some(id)
+    }
+
+    /// Takes the first that has not left out of the queue.
+    fn next(&mut self, calls: &Slab<Call>) -> Option<CallId> {
+        while self.live > 0 {
+            let id = self.waiting.pop_front()?;
+            if calls.get(id).is_some_and(|call| call.stage == Stage::Waiting(self.idx)) {
+                self.live -= 1;
+                return Some(id);
+            }
         }
+        None
     }
 
     /// Brings the figures that others read up to date.

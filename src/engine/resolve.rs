@@ -11,7 +11,7 @@ use super::core::Core;
 use super::peer::Owner;
 use crate::call::Stage;
 use crate::call::request::Target;
-use crate::error::{Failure, box_code, code};
+use crate::error::{Failure, code};
 use crate::ids::{BucketId, CallId, InstanceIdx, ReplicasetIdx};
 use crate::route::topology::Replicaset;
 use crate::slab::Key;
@@ -45,6 +45,11 @@ struct Search {
 }
 
 impl Searches {
+    /// Searches under way.
+    pub fn len(&self) -> usize {
+        self.by_bucket.len()
+    }
+
     pub fn next_end(&self) -> Option<Time> {
         self.ends.front().map(|(end, _, _)| *end)
     }
@@ -71,7 +76,7 @@ impl Core {
         let topology = Arc::clone(&self.topology);
         for replicaset in topology.live() {
             let Some(peer) =
-                self.whom_to_ask(replicaset).and_then(|idx| self.peers[idx.slot()].as_deref_mut())
+                self.whom_to_ask(replicaset, now).and_then(|idx| self.peers[idx.slot()].as_deref_mut())
             else {
                 search.unreachable = Some(replicaset.idx);
                 continue;
@@ -91,10 +96,13 @@ impl Core {
         }
     }
 
-    fn whom_to_ask(&self, replicaset: &Replicaset) -> Option<InstanceIdx> {
+    /// The master, or else the nearest; one that is silent or has said that it can not serve if there is no other.
+    fn whom_to_ask(&self, replicaset: &Replicaset, now: Time) -> Option<InstanceIdx> {
+        let usable = |idx: &InstanceIdx| self.peer(*idx).is_some_and(|peer| peer.is_usable(now));
         let ready =
             |idx: &InstanceIdx| self.peer(*idx).is_some_and(|peer| peer.conn.is_ready() && !peer.retired);
-        replicaset.master.filter(ready).or_else(|| replicaset.by_priority.iter().copied().find(ready))
+        let all = || replicaset.master.into_iter().chain(replicaset.by_priority.iter().copied());
+        all().find(usable).or_else(|| all().find(ready))
     }
 
     /// `body` is the packet body of the answer to a question.
@@ -112,6 +120,8 @@ impl Core {
         };
         search.open.retain(|(_, _, asked)| *asked != replicaset);
         match read_probe(kind, body) {
+            // It may have left the configuration meanwhile.
+            Probe::Held if self.topology.replicaset(replicaset).is_none() => {}
             Probe::Held => {
                 self.buckets.set(bucket, replicaset);
                 return self.found(bucket);
@@ -198,9 +208,7 @@ impl Core {
     fn end_search(&mut self, bucket: BucketId) -> Option<Search> {
         let mut search = self.searches.by_bucket.remove(&bucket)?;
         for (idx, key, _) in search.open.drain(..) {
-            if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
-                peer.conn.abandon(key);
-            }
+            self.abandon(idx, key);
         }
         Some(search)
     }
@@ -237,7 +245,6 @@ fn read_probe(kind: u64, body: &[u8]) -> Probe {
             if view.is_sharding(code::WRONG_BUCKET) {
                 return Probe::NotHere;
             }
-            debug_assert_ne!(view.code, box_code::NO_CONNECTION);
             Probe::Error(error.to_vec())
         }
         Some(Err(fault)) => bad(&fault.to_string()),

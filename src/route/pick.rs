@@ -34,7 +34,7 @@ impl Access {
 
 /// Chooses as vshard does (replicaset.lua: replicaset_template_multicallro): writes go to the master; reads to the first usable
 /// instance by priority, or in turn with `balance`; without the master where `prefer_replica` says so; and to the master,
-/// usable or not, when nobody else is left. None: there is no master to fall back on.
+/// usable or not, when nobody else is usable. None: there is no master to fall back on.
 ///
 /// `tried` has a bit for each position in `replicaset.instances` that failed this call; those come last. `turn` is the shared
 /// counter of balanced calls.
@@ -66,8 +66,8 @@ pub fn pick(
         second = second.or(Some(idx));
     }
     match replicaset.master {
-        Some(master) if fresh(master) || second.is_none() => Some(master),
-        master => second.or(master),
+        Some(master) if second.is_none() || (fresh(master) && usable(master)) => Some(master),
+        _ => second,
     }
 }
 
@@ -127,6 +127,7 @@ mod tests {
         assert_eq!(pick(&rs, access(false, false), failed, &mut 0, |_| true), Some(MASTER));
         assert_eq!(pick(&rs, access(true, false), failed | bit(&rs, FAR), &mut 0, |_| true), Some(MASTER));
         assert_eq!(pick(&rs, access(false, false), 0b111, &mut 0, |_| true), Some(NEAR));
+        assert_eq!(pick(&rs, access(false, false), failed, &mut 0, |idx| idx == NEAR), Some(NEAR));
     }
 
     #[test]
