@@ -33,6 +33,10 @@ pub mod box_code {
 pub enum Failure {
     /// The deadline came while a storage had the request, or before anything else was known.
     Timeout,
+    /// The deadline came while the call waited for its turn at an instance that has as much to do as the limits allow.
+    Overloaded {
+        instance: String,
+    },
     NoConnection {
         instance: String,
         address: String,

@@ -18,8 +18,12 @@ use crate::route::topology::{Endpoint, Pings};
 use crate::slab::{Key, Slab};
 use crate::time::Time;
 use crate::wire::auth;
-use crate::wire::iproto::{self, GREETING_LEN, Greeting, TYPE_CHUNK, TYPE_ERROR, TYPE_EVENT, TYPE_OK};
+use crate::wire::iproto::{
+    self, GREETING_LEN, Greeting, TYPE_CALL, TYPE_CHUNK, TYPE_ERROR, TYPE_EVENT, TYPE_OK,
+};
+use crate::wire::mp;
 use crate::wire::payload::{HEAD_MAX, Payload};
+use crate::wire::vshard;
 use backoff::Backoff;
 use recv::RecvBuf;
 
@@ -29,6 +33,14 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 // Syncs of the connection itself: no slab index gets so high.
 const SYNC_AUTH: Sync = Sync(u64::MAX);
 const SYNC_PING: Sync = Sync(u64::MAX - 1);
+const SYNC_NAME: Sync = Sync(u64::MAX - 2);
+const SYNC_WATCH: Sync = Sync(u64::MAX - 3);
+
+/// The key by which a server tells that it is about to stop: it goes on serving who watches it, and waits for them to leave
+/// (Tarantool 2.10 and later, `src/box/session.c`).
+const SHUTDOWN_KEY: &str = "box.shutdown";
+/// The first version that knows watchers.
+const WATCHERS_SINCE: (u32, u32) = (2, 10);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -45,13 +57,21 @@ enum State {
     Auth {
         since: Time,
     },
+    /// The instance is asked for its name.
+    Naming {
+        since: Time,
+    },
     Ready,
+    /// The peer is about to stop: what it has is waited for, nothing more is sent.
+    Leaving,
 }
 
 #[derive(Debug)]
 pub enum Event<T> {
-    /// Authenticated: requests can be sent.
+    /// Requests can be sent.
     Ready,
+    /// Requests can not be sent any more.
+    Leaving,
     Answer(Answer<T>),
     /// An answer to nobody: its owner has left.
     Late,
@@ -79,6 +99,8 @@ pub struct Conn<T> {
     pending: Slab<T>,
     last_received: Time,
     ping_sent: Option<Time>,
+    /// The peer tells when it stops, if asked.
+    has_watchers: bool,
     /// Why there is no connection; empty at first.
     last_error: String,
 }
@@ -95,6 +117,7 @@ impl<T> Conn<T> {
             pending: Slab::new(),
             last_received: now,
             ping_sent: None,
+            has_watchers: false,
             last_error: String::new(),
         }
     }
@@ -216,9 +239,12 @@ impl<T> Conn<T> {
             State::Connecting { since } if now.since(since) >= HANDSHAKE_TIMEOUT => {
                 Some("connecting timed out")
             }
-            State::Greeting { since } | State::Auth { since } if now.since(since) >= HANDSHAKE_TIMEOUT => {
+            State::Greeting { since } | State::Auth { since } | State::Naming { since }
+                if now.since(since) >= HANDSHAKE_TIMEOUT =>
+            {
                 Some("the handshake timed out")
             }
+            State::Leaving => (self.in_flight() == 0).then_some(STOPPING),
             State::Ready => {
                 if self.ping_sent.is_none() && now.since(self.last_received) >= self.pings.interval {
                     self.send.append(|out| iproto::write_ping(out, SYNC_PING));
@@ -235,9 +261,12 @@ impl<T> Conn<T> {
     pub fn next_timeout(&self) -> Time {
         match self.state {
             State::Down { retry_at } => retry_at,
-            State::Connecting { since } | State::Greeting { since } | State::Auth { since } => {
-                since.after(HANDSHAKE_TIMEOUT)
-            }
+            State::Connecting { since }
+            | State::Greeting { since }
+            | State::Auth { since }
+            | State::Naming { since } => since.after(HANDSHAKE_TIMEOUT),
+            // Callers may leave without an answer: looked at soon.
+            State::Leaving => Time::ZERO,
             State::Ready => match self.ping_sent {
                 None => self.last_received.after(self.pings.interval),
                 Some(sent) if self.in_flight() == 0 => sent.after(self.pings.timeout),
@@ -256,7 +285,11 @@ impl<T> Conn<T> {
         match self.state {
             State::Down { .. } | State::Connecting { .. } => None,
             State::Greeting { since } => self.greet(since),
-            State::Auth { .. } | State::Ready => self.next_answer(),
+            State::Auth { .. } | State::Naming { .. } | State::Ready => self.next_answer(),
+            State::Leaving => match self.next_answer() {
+                None if self.in_flight() == 0 => Some(Event::Fatal(STOPPING.to_string())),
+                event => event,
+            },
         }
     }
 
@@ -277,6 +310,7 @@ impl<T> Conn<T> {
             Err(what) => return Some(Event::Fatal(what.to_string())),
         };
         self.recv.consume(GREETING_LEN);
+        self.has_watchers = greeting.version >= WATCHERS_SINCE;
         if let Some(expected) = &self.endpoint.uuid
             && !expected.eq_ignore_ascii_case(&greeting.uuid)
             // A stub server before its box is configured (tarantool/cartridge) shows this one; vshard accepts it too.
@@ -295,12 +329,55 @@ impl<T> Conn<T> {
                 self.state = State::Auth { since };
                 self.next_answer()
             }
-            _ => Some(self.become_ready()),
+            _ => self.ask_name(since),
+        }
+    }
+
+    /// Where instances are known by name, each is asked for its own before anything is sent to it (vshard: vconnect).
+    fn ask_name(&mut self, since: Time) -> Option<Event<T>> {
+        if self.endpoint.name.is_none() {
+            return Some(self.become_ready());
+        }
+        let mut body = Vec::new();
+        iproto::begin_call_body(&mut body, "vshard.storage._call");
+        mp::write_array_len(&mut body, 1);
+        mp::write_str(&mut body, "info");
+        self.send.append(|out| {
+            iproto::write_request_head(out, TYPE_CALL, SYNC_NAME, body.len());
+            out.extend_from_slice(&body);
+        });
+        self.state = State::Naming { since };
+        self.next_answer()
+    }
+
+    fn named(&mut self, kind: u64, body: Range<usize>) -> Event<T> {
+        if kind != TYPE_OK {
+            return Event::Fatal(format!(
+                "the instance does not tell its name: {}",
+                self.refusal(kind, body)
+            ));
+        }
+        let answer = iproto::answer(self.recv.bytes(body));
+        let info = answer.ok().and_then(|answer| vshard::instance_info(answer.data?).ok());
+        let (Some(info), Some(expected)) = (info, self.endpoint.name.as_deref()) else {
+            return Event::Fatal("the instance does not tell its name".to_string());
+        };
+        match info.name {
+            Some(name) if name == expected.as_bytes() => self.become_ready(),
+            // Not named yet: its UUID, checked in the greeting, has to do.
+            None if self.endpoint.uuid.is_some() => self.become_ready(),
+            name => Event::Fatal(format!(
+                "Mismatch server name: expected \"{expected}\", but got \"{}\"",
+                String::from_utf8_lossy(name.unwrap_or(b"nil"))
+            )),
         }
     }
 
     fn become_ready(&mut self) -> Event<T> {
         self.state = State::Ready;
+        if self.has_watchers {
+            self.send.append(|out| iproto::write_watch(out, SYNC_WATCH, SHUTDOWN_KEY));
+        }
         self.backoff.reset();
         self.last_error.clear();
         Event::Ready
@@ -319,17 +396,38 @@ impl<T> Conn<T> {
             let body = packet.start + header.body..packet.end;
             match header.sync {
                 SYNC_PING => continue,
-                SYNC_AUTH if matches!(self.state, State::Auth { .. }) => {
-                    return Some(self.authenticated(header.kind, body));
+                SYNC_AUTH if let State::Auth { since } = self.state => {
+                    if header.kind != TYPE_OK {
+                        return Some(Event::Fatal(self.refusal(header.kind, body)));
+                    }
+                    return self.ask_name(since);
                 }
-                _ if matches!(header.kind, TYPE_CHUNK | TYPE_EVENT) => continue,
+                SYNC_NAME if matches!(self.state, State::Naming { .. }) => {
+                    return Some(self.named(header.kind, body));
+                }
+                _ if header.kind == TYPE_EVENT => {
+                    if self.state != State::Ready {
+                        continue;
+                    }
+                    if self.is_shutdown(body) {
+                        self.state = State::Leaving;
+                        return Some(Event::Leaving);
+                    }
+                    if header.sync == SYNC_WATCH {
+                        // Watching again says that this one has come; the next one is sent only after that.
+                        self.send.append(|out| iproto::write_watch(out, SYNC_WATCH, SHUTDOWN_KEY));
+                    }
+                }
+                // The answer to WATCH is an event; anything else says that there will be none.
+                SYNC_WATCH => continue,
+                _ if header.kind == TYPE_CHUNK => continue,
                 sync => {
                     if header.kind != TYPE_OK && header.kind & TYPE_ERROR == 0 {
                         return Some(Event::Fatal(format!("unexpected packet type {}", header.kind)));
                     }
                     return Some(match self.pending.remove(Key::unpack(sync.0)) {
                         Some(owner) => Event::Answer(Answer { owner, kind: header.kind, body }),
-                        None if self.state == State::Ready => Event::Late,
+                        None if matches!(self.state, State::Ready | State::Leaving) => Event::Late,
                         None => Event::Fatal(self.refusal(header.kind, body)),
                     });
                 }
@@ -337,8 +435,9 @@ impl<T> Conn<T> {
         }
     }
 
-    fn authenticated(&mut self, kind: u64, body: Range<usize>) -> Event<T> {
-        if kind == TYPE_OK { self.become_ready() } else { Event::Fatal(self.refusal(kind, body)) }
+    fn is_shutdown(&self, body: Range<usize>) -> bool {
+        iproto::event(self.recv.bytes(body))
+            .is_ok_and(|event| event.key == SHUTDOWN_KEY.as_bytes() && event.data == Some(b"\xc3"))
     }
 
     fn refusal(&self, kind: u64, body: Range<usize>) -> String {
@@ -351,4 +450,5 @@ impl<T> Conn<T> {
     }
 }
 
+const STOPPING: &str = "the instance is being stopped";
 const NIL_UUID: &str = "00000000-0000-0000-0000-000000000000";

@@ -17,7 +17,7 @@ use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
 use crate::route::buckets::Buckets;
 use crate::slab::Slab;
 use crate::time::Time;
-use crate::wire::mp::{self, Cursor, Kind};
+use crate::wire::mp;
 use crate::wire::vshard::{self, ErrorView};
 use config::DiscoveryMode;
 use discovery::Discovery;
@@ -110,7 +110,8 @@ impl Control {
         match self.open.remove(reply.token) {
             Some(Purpose::Discovery(replicaset)) => self.handle_page(replicaset, reply, now),
             Some(Purpose::Master(replicaset, instance)) => {
-                let is_master = reply.outcome == Outcome::Values && says_is_master(reply.values());
+                let is_master = reply.outcome == Outcome::Values
+                    && vshard::instance_info(reply.array()).is_ok_and(|info| info.is_master);
                 if let Some(master) = self.masters.handle_answer(replicaset, instance, is_master, now) {
                     self.publisher.set_master(replicaset, Some(master));
                 }
@@ -202,22 +203,4 @@ impl Control {
 
 fn describe(error: &[u8]) -> String {
     String::from_utf8_lossy(ErrorView::parse(error).message).into_owned()
-}
-
-/// `values` is what `vshard.storage._call('info')` returned: a map with `is_master`.
-fn says_is_master(values: &[u8]) -> bool {
-    let read = || {
-        let mut cursor = Cursor::new(values);
-        let mut is_master = false;
-        for _ in 0..cursor.map()? {
-            let key = if cursor.peek()? == Kind::Str { cursor.str()? } else { cursor.span()? };
-            if key == b"is_master" && cursor.peek()? == Kind::Bool {
-                is_master = cursor.bool()?;
-            } else {
-                cursor.skip()?;
-            }
-        }
-        Ok::<bool, mp::Fault>(is_master)
-    };
-    read().unwrap_or(false)
 }

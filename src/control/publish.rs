@@ -39,7 +39,7 @@ impl Publisher {
         let old_ids: HashMap<&str, &Replicaset> = old.live().map(|rs| (rs.id.as_str(), rs)).collect();
         for replicaset in &config.replicasets {
             let before = old_ids.get(replicaset.id.as_str()).copied();
-            add_replicaset(&mut next, replicaset, before, &old);
+            add_replicaset(&mut next, replicaset, config.name_as_key, before, &old);
         }
         next.index();
         let next = Arc::new(next);
@@ -77,6 +77,7 @@ impl Publisher {
 fn add_replicaset(
     next: &mut Topology,
     config: &ReplicasetConfig,
+    name_as_key: bool,
     before: Option<&Replicaset>,
     old: &Topology,
 ) {
@@ -84,7 +85,7 @@ fn add_replicaset(
     let mut order: Vec<(f64, bool, InstanceIdx)> = Vec::new();
     let mut master = None;
     for instance in &config.instances {
-        let instance_idx = add_instance(next, idx, instance, before, old);
+        let instance_idx = add_instance(next, idx, instance, name_as_key, before, old);
         if instance.is_master {
             master = Some(instance_idx);
         }
@@ -116,6 +117,7 @@ fn add_instance(
     next: &mut Topology,
     replicaset: ReplicasetIdx,
     config: &InstanceConfig,
+    name_as_key: bool,
     before: Option<&Replicaset>,
     old: &Topology,
 ) -> InstanceIdx {
@@ -124,6 +126,7 @@ fn add_instance(
         user: config.user.clone(),
         password: config.password.clone(),
         uuid: config.uuid.clone(),
+        name: if name_as_key { config.name.clone() } else { None },
     };
     let same = |instance: &&Instance| instance.id == config.id && instance.endpoint == endpoint;
     let kept = before.and_then(|rs| rs.instances.iter().filter_map(|idx| old.instance(*idx)).find(same));

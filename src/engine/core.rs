@@ -21,7 +21,7 @@ use crate::conn::{self, Answer, Event};
 use crate::engine::inbox::Message;
 use crate::engine::peer::{Owner, Peer};
 use crate::engine::resolve::Searches;
-use crate::error::Failure;
+use crate::error::{Failure, box_code, code};
 use crate::ids::{CallId, InstanceIdx, ReplicasetIdx};
 use crate::metrics::Counters;
 use crate::route::address::Address;
@@ -37,6 +37,17 @@ use crate::wire::vshard::{ErrorView, write_failure};
 const REPLICA_BACKOFF: Duration = Duration::from_secs(5);
 /// Pause of a write that waits for the control loop to learn who the master is.
 const MASTER_PAUSE: Duration = Duration::from_millis(10);
+
+/// A retry with less time than this is not made.
+const SHORTEST_RETRY: Duration = Duration::from_millis(20);
+/// Between looks at a storage that is starting.
+const PAUSE_OF_STARTING: Duration = Duration::from_millis(10);
+
+/// vshard is not loaded there, or not enabled: both pass when a storage has started. A missing permission does not.
+fn is_starting(error: &[u8]) -> bool {
+    let view = ErrorView::parse(error);
+    view.is_sharding(code::STORAGE_IS_DISABLED) || view.code == box_code::NO_SUCH_PROC
+}
 
 /// Something for the thread to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -215,6 +226,15 @@ impl Core {
                 Event::Answer(answer) => self.handle_answer(idx, &mut peer, answer, now),
                 Event::Late => self.counters.late.add(1),
                 Event::Ready => became_ready = true,
+                Event::Leaving => {
+                    log::info!(
+                        "{} at {} is being stopped: nothing more is sent to it",
+                        peer.id,
+                        peer.address
+                    );
+                    peer.state.ready.fetch_sub(1, Ordering::Relaxed);
+                    self.conn_timer = now;
+                }
                 Event::Fatal(reason) => {
                     fatal = Some(reason);
                     break;
@@ -535,9 +555,9 @@ impl Core {
             Ok(Verdict::Unusable(error)) => {
                 peer.backoff_until = now.after(REPLICA_BACKOFF);
                 peer.backoff_error = error.bytes().into();
-                self.try_elsewhere(id, idx, error.bytes());
+                self.try_elsewhere(id, idx, error.bytes(), now);
             }
-            Ok(Verdict::Elsewhere(error)) => self.try_elsewhere(id, idx, error.bytes()),
+            Ok(Verdict::Elsewhere(error)) => self.try_elsewhere(id, idx, error.bytes(), now),
             Err(fault) => {
                 self.counters.protocol_errors.add(1);
                 let failure = Failure::BadAnswer { instance: peer.id.clone(), what: fault.to_string() };
@@ -602,8 +622,9 @@ impl Core {
         self.pause(id, pause.max(MASTER_PAUSE), now);
     }
 
-    /// Another instance may do. Writes have none.
-    fn try_elsewhere(&mut self, id: CallId, asked: InstanceIdx, error: &[u8]) {
+    /// Another instance may do. A write has none; where the storage is only not ready yet, as after a restart, it asks again
+    /// until its deadline: nothing was run.
+    fn try_elsewhere(&mut self, id: CallId, asked: InstanceIdx, error: &[u8], now: Time) {
         let Some(call) = self.calls.get_mut(id) else { return };
         let replicaset = call.replicaset.and_then(|idx| self.topology.replicaset(idx));
         match (call.access.mode, replicaset) {
@@ -611,6 +632,11 @@ impl Core {
                 call.tried |= pick::bit(replicaset, asked);
                 call.last_error = Some(error.into());
                 self.ready.push_back(id);
+            }
+            (pick::Mode::Write, Some(_)) if is_starting(error) => {
+                call.last_error = Some(error.into());
+                let pause = call.next_pause().max(PAUSE_OF_STARTING);
+                self.pause(id, pause, now);
             }
             _ => self.fail_with(id, error),
         }
@@ -661,6 +687,10 @@ impl Core {
                 let failure = self.no_connection(idx);
                 self.fail(id, &failure);
             }
+            (Stage::Waiting(idx), None) => {
+                let instance = self.peer(idx).map(|peer| peer.id.clone()).unwrap_or_default();
+                self.fail(id, &Failure::Overloaded { instance });
+            }
             (Stage::Sent(..), _) | (_, None) => self.fail(id, &Failure::Timeout),
             (_, Some(error)) => self.fail_with(id, &error),
         }
@@ -674,7 +704,9 @@ impl Core {
             return;
         }
         call.stage = Stage::Paused;
-        call.timer = now.after(span).min(call.deadline);
+        let again = now.after(span);
+        // What is asked too late to be answered would end as a bare timeout, and hide why the call has waited.
+        call.timer = if again.after(SHORTEST_RETRY) > call.deadline { call.deadline } else { again };
         self.wheel.set(id.index, call.timer);
     }
 

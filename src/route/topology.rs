@@ -46,6 +46,8 @@ pub struct Endpoint {
     pub password: Option<crate::route::address::Secret>,
     /// The UUID that the greeting must show; None accepts any.
     pub uuid: Option<String>,
+    /// The name that the instance must give when asked; None asks for none.
+    pub name: Option<String>,
 }
 
 #[derive(Clone, Debug)]

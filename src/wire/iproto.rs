@@ -19,7 +19,8 @@ pub const TYPE_CALL: u8 = 10;
 pub const TYPE_PING: u8 = 64;
 /// A push of `box.session.push`: not the answer, which follows under the same sync.
 pub const TYPE_CHUNK: u64 = 128;
-/// News of a watched key; we watch none yet, and a server that sends one all the same does no harm.
+pub const TYPE_WATCH: u8 = 74;
+/// News of a watched key.
 pub const TYPE_EVENT: u64 = 76;
 /// Errors are this bit and the code.
 pub const TYPE_ERROR: u64 = 0x8000;
@@ -29,6 +30,8 @@ const KEY_SYNC: u64 = 0x01;
 const KEY_DATA: u64 = 0x30;
 const KEY_ERROR_24: u64 = 0x31;
 const KEY_ERROR: u64 = 0x52;
+const KEY_EVENT_KEY: u64 = 0x57;
+const KEY_EVENT_DATA: u64 = 0x58;
 
 const KEY_ERROR_STACK: u64 = 0;
 
@@ -39,6 +42,8 @@ pub struct Greeting {
     pub salt: [u8; SCRAMBLE_LEN],
     /// The instance's UUID in lower case, as text.
     pub uuid: String,
+    /// The server's major and minor version; zeros if it tells none.
+    pub version: (u32, u32),
 }
 
 impl Greeting {
@@ -57,7 +62,12 @@ impl Greeting {
             .decode(text)
             .map_err(|_| "the greeting's salt is not base64")?;
         let salt = decoded.first_chunk().ok_or("the greeting's salt is too short")?;
-        Ok(Greeting { salt: *salt, uuid: uuid.to_ascii_lowercase() })
+        let mut numbers = line["Tarantool ".len()..].split(['.', ' ', '-']).map(str::parse);
+        let version = match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+            _ => (0, 0),
+        };
+        Ok(Greeting { salt: *salt, uuid: uuid.to_ascii_lowercase(), version })
     }
 }
 
@@ -147,6 +157,26 @@ pub fn answer(body: &[u8]) -> Result<Answer<'_>, Fault> {
     Ok(answer)
 }
 
+/// The body of an event: a watched key, and its value if it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Event<'a> {
+    pub key: &'a [u8],
+    pub data: Option<&'a [u8]>,
+}
+
+pub fn event(body: &[u8]) -> Result<Event<'_>, Fault> {
+    let mut event = Event::default();
+    let mut cursor = Cursor::new(body);
+    for _ in 0..cursor.map()? {
+        match cursor.uint()? {
+            KEY_EVENT_KEY => event.key = cursor.str()?,
+            KEY_EVENT_DATA => event.data = Some(cursor.span()?),
+            _ => cursor.skip()?,
+        }
+    }
+    Ok(event)
+}
+
 fn error_stack(error: &[u8]) -> Result<Option<&[u8]>, Fault> {
     let mut cursor = Cursor::new(error);
     let mut stack = None;
@@ -176,6 +206,14 @@ pub fn write_ping(out: &mut Vec<u8>, sync: Sync) {
     // An explicit empty body: some servers want one.
     write_request_head(out, TYPE_PING, sync, 1);
     out.push(0x80);
+}
+
+/// Asks for events about `key`. It has no answer but those.
+pub fn write_watch(out: &mut Vec<u8>, sync: Sync, key: &str) {
+    let mut body = vec![0x81, KEY_EVENT_KEY as u8];
+    mp::write_str(&mut body, key);
+    write_request_head(out, TYPE_WATCH, sync, body.len());
+    out.extend_from_slice(&body);
 }
 
 pub fn write_auth(out: &mut Vec<u8>, sync: Sync, user: &str, scramble: &[u8; SCRAMBLE_LEN]) {
@@ -209,7 +247,10 @@ mod tests {
     #[test]
     fn greetings() {
         let good = greeting(&format!("Tarantool 2.6.0 (Binary) {}", UUID.to_uppercase()), SALT);
-        assert_eq!(Greeting::parse(&good), Ok(Greeting { salt: [b'A'; 20], uuid: UUID.into() }));
+        assert_eq!(
+            Greeting::parse(&good),
+            Ok(Greeting { salt: [b'A'; 20], uuid: UUID.into(), version: (2, 6) })
+        );
         for bad in [
             greeting("Redis", SALT),
             greeting("Tarantool 2.6.0 (Lua console)", SALT),

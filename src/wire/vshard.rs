@@ -243,6 +243,10 @@ pub fn write_failure(out: &mut Vec<u8>, failure: &Failure) {
             let message = format!("Connection to {instance} at {address} is not established: {reason}");
             write_client_error(out, box_code::NO_CONNECTION, message.as_bytes());
         }
+        Failure::Overloaded { instance } => {
+            let message = format!("Timeout exceeded: too many calls are under way to {instance}");
+            write_client_error(out, box_code::TIMEOUT, message.as_bytes());
+        }
         Failure::BadAnswer { instance, what } => {
             let message = format!("Invalid answer from {instance}: {what}");
             write_client_error(out, box_code::INVALID_MSGPACK, message.as_bytes());
@@ -348,6 +352,35 @@ pub fn bucket_stat(data: &[u8]) -> Result<BucketStat<'_>, Fault> {
         return Ok(BucketStat::Refused(cursor.span()?));
     }
     if absent { Err(Fault::Expected("a bucket's state or an error")) } else { Ok(BucketStat::Held) }
+}
+
+/// What `vshard.storage._call('info')` tells of an instance.
+#[derive(Debug, PartialEq, Eq, Default)]
+pub struct InstanceInfo<'a> {
+    pub is_master: bool,
+    /// Its name, if it has one.
+    pub name: Option<&'a [u8]>,
+}
+
+/// `data` is the array of an IPROTO answer: one map.
+pub fn instance_info(data: &[u8]) -> Result<InstanceInfo<'_>, Fault> {
+    let mut info = InstanceInfo::default();
+    let mut cursor = Cursor::new(data);
+    if cursor.array()? == 0 {
+        return Err(Fault::Expected("a map"));
+    }
+    for _ in 0..cursor.map()? {
+        if cursor.peek()? != Kind::Str {
+            cursor.skip_many(2)?;
+            continue;
+        }
+        match (cursor.str()?, cursor.peek()?) {
+            (b"is_master", Kind::Bool) => info.is_master = cursor.bool()?,
+            (b"name", Kind::Str) => info.name = Some(cursor.str()?),
+            _ => cursor.skip()?,
+        }
+    }
+    Ok(info)
 }
 
 /// One page of `vshard.storage.buckets_discovery`.
@@ -474,6 +507,14 @@ mod tests {
         assert_eq!(discovery_page(b"\x81\xa7buckets\x80").unwrap(), DiscoveryPage::default());
         assert!(discovery_page(b"\x81\xa7buckets\x81\x01\x01").is_err());
         assert!(discovery_page(b"\xc0").is_err());
+    }
+
+    #[test]
+    fn instance_infos() {
+        let info = instance_info(b"\x91\x83\xa9is_master\xc3\xa4name\xa1a\x01\x02").unwrap();
+        assert_eq!(info, InstanceInfo { is_master: true, name: Some(b"a") });
+        assert_eq!(instance_info(b"\x91\x81\xa4name\xc0"), Ok(InstanceInfo::default()));
+        assert!(instance_info(b"\x90").is_err() && instance_info(b"\x92\xc0\x80").is_err());
     }
 
     #[test]

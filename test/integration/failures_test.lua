@@ -51,6 +51,29 @@ s:scenario('a storage killed in the middle of calls', {heals = true}, function(t
     heals(t, fe, c)
 end)
 
+-- Case P44 (a). Servers before 2.10 cut their connections when they stop.
+s:scenario('a planned restart of a storage loses no call', {heals = true, min_host = '2.10'}, function(t, fe, c)
+    local in_flight = {}
+    for i = 1, 10 do
+        in_flight[i] = fe:start(c, {1, 'write', 'sleep', {0.5, i}, {timeout = 10}})
+    end
+    t:values(fe, fe:call(c, {1, 'write', 'echo', {1}, {timeout = 5}}), {1}, 'the calls are under way')
+    local started = fiber.clock()
+    c.storages.s1a:stop()
+    -- Three seconds are what a server waits for those who do not leave.
+    t:within(fiber.clock() - started, 0, 2.5, 'the storage did not have to wait for us')
+    for i = 1, 10 do
+        t:values(fe, fe:finish(in_flight[i], 10), {i}, 'what was under way is answered')
+    end
+    for i = 1, 10 do
+        in_flight[i] = fe:start(c, {1, 'write', 'echo', {i}, {timeout = 20}})
+    end
+    c.storages.s1a:start()
+    for i = 1, 10 do
+        t:values(fe, fe:finish(in_flight[i], 25), {i}, 'what came meanwhile waited')
+    end
+end)
+
 s:scenario('a storage stopped by SIGTERM in the middle of calls', {heals = true}, function(t, fe, c)
     local in_flight = {}
     for i = 1, 10 do
