@@ -56,8 +56,9 @@ pub fn ensure() -> Result<(), Failure> {
 
 unsafe extern "C" fn main(_: *mut c_void) -> c_int {
     // SAFETY: plain calls of the fiber API on TX; nothing is borrowed while the fiber waits.
-    let ended = catch_unwind(|| unsafe {
+    let failed = catch_unwind(|| unsafe {
         let bell = RUNTIME.with(|runtime| runtime.bell.clone());
+        flush();
         // A cancelled fiber must end: coio_wait does not wait any more, and 3.x counts on it when it stops.
         while let Some(bell) = &bell
             && !sys::fiber_is_cancelled()
@@ -68,13 +69,22 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
             deliver();
             flush();
         }
-    });
-    if ended.is_err() {
+    })
+    .is_err();
+    if failed {
         log::error!("the completion fiber has failed");
     }
     let orphans = catch_unwind(|| {
         RUNTIME.with(|runtime| {
+            // Should a wake-up have been lost with the fiber: the next one sends before it waits.
             runtime.completion.fiber = None;
+            runtime.completion.flushes = false;
+            if failed {
+                // Nobody knows which answers are lost and what has been sent, and no call may wait for ever.
+                runtime.routers.iter_mut().for_each(|entry| entry.outgoing.iter_mut().for_each(Vec::clear));
+                runtime.waiters.abandon(|_| true);
+                return false;
+            }
             !runtime.waiters.is_empty()
         })
     });
