@@ -277,6 +277,9 @@ pub struct World {
     /// Turns since the clock last moved.
     still: u32,
     in_turn: bool,
+    /// Callers that have left since the last turn: one reply may have crossed with that.
+    leaving: Vec<Key>,
+    pub turns: u64,
     /// The clock moves in steps of this many nanoseconds: what happens within one meets in one turn.
     pub quantum: u64,
     /// Connections opened so far, by instance.
@@ -348,6 +351,8 @@ impl World {
             serial: 0,
             still: 0,
             in_turn: false,
+            leaving: Vec::new(),
+            turns: 0,
             quantum: 1,
             connects: HashMap::new(),
         }
@@ -463,6 +468,7 @@ impl World {
         assert!(call.answer.is_none() && !call.cancelled);
         call.cancelled = true;
         self.tokens.remove(call.token);
+        self.leaving.push(call.token);
         self.inbox.push_back(Message::Cancel(Client::Host, call.token));
     }
 
@@ -566,6 +572,8 @@ impl World {
         self.act();
         self.write();
         self.hand_over();
+        self.leaving.clear();
+        self.turns += 1;
         self.in_turn = false;
     }
 
@@ -669,9 +677,10 @@ impl World {
             bytes.truncate(*left);
             *left -= bytes.len();
         }
+        let piece = self.piece(bytes.len());
         while !bytes.is_empty() {
-            let most = self.net.piece.min(bytes.len()) as u64;
-            let size = if self.net.piece == usize::MAX { most } else { self.random.between(1, most) };
+            let most = piece.min(bytes.len()) as u64;
+            let size = if piece == usize::MAX { most } else { self.random.between(1, most) };
             let rest = bytes.split_off(size as usize);
             let at = self.arrival(conn, 1);
             self.plan(at, What::ToRouter(conn, bytes));
@@ -680,6 +689,11 @@ impl World {
         if cut {
             self.close_gently(conn);
         }
+    }
+
+    /// The most that arrives of so many bytes at once: large ones do not come in myriads of pieces.
+    fn piece(&self, len: usize) -> usize {
+        self.net.piece.max(len / 200)
     }
 
     /// A storage looks at what has come.
@@ -824,6 +838,8 @@ impl World {
         let Some(link) = self.links.get_mut(&conn).filter(|link| link.open) else { return true };
         let mut sent = Vec::new();
         let mut room = self.net.window.saturating_sub(link.unread);
+        let piece = self.core.send_queue(idx).map_or(0, |queue| queue.len());
+        let piece = self.net.piece.max(piece / 200);
         loop {
             let Some(queue) = self.core.send_queue(idx) else { return false };
             if queue.is_empty() || room == 0 {
@@ -834,7 +850,7 @@ impl World {
             let flat: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.iter().copied()).collect();
             assert!(!flat.is_empty(), "a queue that is not empty has bytes");
             let most = flat.len().min(room);
-            let size = if self.net.piece == usize::MAX { most } else { most.min(self.net.piece) };
+            let size = most.min(piece);
             sent.push(flat[..size].to_vec());
             room -= size;
             self.core.handle_sent(idx, size);
@@ -938,7 +954,11 @@ impl World {
 
     /// What must hold of any reply.
     fn take_reply(&mut self, reply: &Reply) {
-        let number = self.tokens.remove(reply.token).expect("a reply for somebody who waits");
+        let Some(number) = self.tokens.remove(reply.token) else {
+            let crossed = self.leaving.iter().position(|token| *token == reply.token);
+            self.leaving.swap_remove(crossed.expect("a reply is for somebody who waits"));
+            return;
+        };
         let executed = self.cluster.executions(self.calls[number].id);
         let precision = self.precision();
         let call = &mut self.calls[number];
