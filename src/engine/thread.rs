@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mio::event::Event;
 use mio::{Events, Poll, Token};
 
 use crate::call::request::{Client, Reply};
@@ -35,6 +36,8 @@ struct Link {
     /// What the edge-triggered poller said and no call has refuted since.
     readable: bool,
     writable: bool,
+    /// The peer has ended its side, or there is an error: reading goes on until that is met.
+    ended: bool,
     /// It is in `unsent`.
     queued: bool,
 }
@@ -122,7 +125,7 @@ impl Thread {
         self.messages = messages;
         let again = std::mem::take(&mut self.unread);
         for event in events.iter().filter(|event| event.token() != WAKER) {
-            self.note(InstanceIdx(event.token().0 as u32), event.is_readable(), event.is_writable(), now);
+            self.note(event, now);
         }
         for idx in again.into_iter().chain(events.iter().map(|event| InstanceIdx(event.token().0 as u32))) {
             self.read(idx, now);
@@ -163,10 +166,12 @@ impl Thread {
         self.links.get_mut(idx.slot())?.as_mut()
     }
 
-    fn note(&mut self, idx: InstanceIdx, readable: bool, writable: bool, now: Time) {
+    fn note(&mut self, event: &Event, now: Time) {
+        let idx = InstanceIdx(event.token().0 as u32);
         let Some(link) = self.link(idx) else { return };
-        link.readable |= readable;
-        link.writable |= writable;
+        link.ended |= event.is_read_closed() || event.is_error();
+        link.readable |= event.is_readable() || link.ended;
+        link.writable |= event.is_writable();
         if link.connected {
             return;
         }
@@ -196,8 +201,9 @@ impl Thread {
             match link.stream.read(space) {
                 Ok(0) => return self.closed(idx, "Peer closed", now),
                 Ok(count) => {
-                    // A short read has emptied the socket: the poller tells when there is more.
-                    link.readable = count == room;
+                    // A short read has emptied the socket, and the poller tells when there is more; but not of an end that
+                    // it told together with the last bytes.
+                    link.readable = count == room || link.ended;
                     share = share.saturating_sub(count);
                     self.core.handle_received(idx, count, now);
                     self.act(now);
@@ -283,8 +289,14 @@ impl Thread {
         });
         match opened {
             Ok(stream) => {
-                self.links[idx.slot()] =
-                    Some(Link { stream, connected: false, readable: false, writable: false, queued: false });
+                self.links[idx.slot()] = Some(Link {
+                    stream,
+                    connected: false,
+                    readable: false,
+                    writable: false,
+                    ended: false,
+                    queued: false,
+                });
             }
             Err(error) => self.closed(idx, &reason(&error), now),
         }
