@@ -83,32 +83,48 @@ impl Thread {
         }
     }
 
-    /// Until a `Stop` message; all calls are answered then. A panic in a turn ends the calls under way with an error and
-    /// starts anew with fresh connections.
+    /// Until a `Stop` message; all calls are answered then, those that are still in the inbox as well.
     pub fn run(mut self) {
+        self.work();
+        let rest = self.inbox.close();
+        self.messages.extend(rest);
+        self.end_calls();
+    }
+
+    /// A panic in a turn ends the calls under way with an error; then it starts anew with fresh connections.
+    fn work(&mut self) {
         let mut events = Events::with_capacity(1024);
         loop {
             match catch_unwind(AssertUnwindSafe(|| self.turn(&mut events))) {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => return,
-                Ok(Err(error)) => {
-                    log::error!("the poller of an engine thread failed: {error}");
-                    return self.end_calls();
-                }
+                Ok(Err(error)) => return log::error!("the poller of an engine thread failed: {error}"),
                 Err(_) => {
                     log::error!("an engine thread has panicked and starts anew; its calls end with an error");
-                    self.end_calls();
+                    let stops = |message: &Message| matches!(message, Message::Stop);
+                    let stopped = self.core.is_stopped() || self.messages.iter().any(stops);
+                    if catch_unwind(AssertUnwindSafe(|| self.end_calls())).is_err() {
+                        log::error!("it panicked again while ending them");
+                    }
                     self.links.clear();
                     self.unsent.clear();
                     self.unread.clear();
                     self.core = (self.make_core)();
+                    if stopped {
+                        return;
+                    }
                 }
             }
         }
     }
 
+    /// All calls of the core and in `messages`.
     fn end_calls(&mut self) {
-        self.core.handle_message(Message::Stop, sys::now());
+        let now = sys::now();
+        self.core.handle_message(Message::Stop, now);
+        for message in self.messages.drain(..) {
+            self.core.handle_message(message, now);
+        }
         self.hand_over();
     }
 
@@ -116,13 +132,14 @@ impl Thread {
     fn turn(&mut self, events: &mut Events) -> io::Result<bool> {
         let now = sys::now();
         self.core.begin_turn(now);
-        let mut messages = std::mem::take(&mut self.messages);
-        self.inbox.take(&mut messages);
-        let busy = !messages.is_empty();
-        for message in messages.drain(..) {
+        self.inbox.take(&mut self.messages);
+        let busy = !self.messages.is_empty();
+        // They stay where a panic over one of them does not lose the others.
+        for next in 0..self.messages.len() {
+            let message = std::mem::replace(&mut self.messages[next], Message::Refresh);
             self.core.handle_message(message, now);
         }
-        self.messages = messages;
+        self.messages.clear();
         let again = std::mem::take(&mut self.unread);
         for event in events.iter().filter(|event| event.token() != WAKER) {
             self.note(event, now);
