@@ -21,7 +21,7 @@ fn schedules_from_seeds() {
     let variable = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let seeds = match variable("RAWSHARD_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 1..variable("RAWSHARD_SIM_SEEDS").unwrap_or(60) + 1,
+        None => 1..variable("RAWSHARD_SIM_SEEDS").unwrap_or(40) + 1,
     };
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {

@@ -442,7 +442,7 @@ impl World {
         let mut deadline = self.now.after(ask.timeout);
         let message = match ask.target {
             // The two doors for calls to a bucket take turns.
-            Where::Bucket(bucket) if id % 2 == 0 => {
+            Where::Bucket(bucket) if id.is_multiple_of(2) => {
                 deadline = self.now.after(in_seconds(ask.timeout));
                 Message::Raw(RawRequest { token, bytes: raw_args(bucket, &ask, &args) })
             }
