@@ -44,8 +44,10 @@ pub struct Router {
     commands: Arc<Outbox<Command>>,
     status: Arc<Mutex<Status>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Replies made here, not by an engine: to requests that came after the stop.
+    /// Replies made here, not by an engine: to requests that came after it had left.
     refused: Outbox<Reply>,
+    /// There are such.
+    refusing: AtomicBool,
     stopped: AtomicBool,
 }
 
@@ -76,6 +78,7 @@ impl Router {
             status,
             threads: Mutex::new(Vec::new()),
             refused: Outbox::new(Arc::clone(&host)),
+            refusing: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
         };
         // Threads take over the mask of the one that starts them.
@@ -181,8 +184,8 @@ impl Router {
     /// Accepts messages for one engine, in their order; `batch` is left empty. Calls, raw calls and cancels alone are for
     /// front ends to send.
     pub fn post_all(&self, engine: usize, batch: &mut Vec<Message>) {
-        if !self.stopped.load(Ordering::Relaxed) {
-            return self.engines[engine].inbox.post_all(batch);
+        if self.engines[engine].inbox.post_all(batch) {
+            return;
         }
         let mut error = Vec::new();
         write_failure(&mut error, &Failure::Stopped);
@@ -194,6 +197,7 @@ impl Router {
             };
             Some(Reply::copied(token, Outcome::Failed, buffer, &error, 1))
         };
+        self.refusing.store(true, Ordering::Relaxed);
         self.refused.put_all(&mut batch.drain(..).filter_map(refuse).collect());
     }
 
@@ -237,7 +241,7 @@ impl Router {
                 into.append(&mut part);
             }
         }
-        if self.stopped.load(Ordering::Relaxed) {
+        if self.refusing.load(Ordering::Relaxed) {
             let mut part = Vec::new();
             self.refused.take(&mut part);
             into.append(&mut part);

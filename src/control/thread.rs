@@ -79,6 +79,8 @@ impl Thread {
             posts.extend(std::iter::from_fn(|| self.control.poll_request()).map(Message::Call));
             if !posts.is_empty() {
                 self.engine.post_all(&mut posts);
+                // Left only if the engine is gone; then this thread is told to stop as well.
+                posts.clear();
             }
             *self.status.lock().unwrap_or_else(PoisonError::into_inner) = self.control.status();
             self.signal.wait(self.control.next_timeout());

@@ -25,45 +25,63 @@ pub enum Message {
 
 /// Into an engine. Any thread posts, the engine's thread takes.
 pub struct Inbox {
-    queue: Mutex<Vec<Message>>,
+    queue: Mutex<Queue>,
     /// True while the engine may be blocked in its poller: whoever posts then must wake it.
     sleeping: AtomicBool,
     waker: Arc<dyn Wake>,
 }
 
+#[derive(Default)]
+struct Queue {
+    messages: Vec<Message>,
+    /// Nobody takes any more.
+    closed: bool,
+}
+
 impl Inbox {
     pub fn new(waker: Arc<dyn Wake>) -> Inbox {
-        Inbox { queue: Mutex::new(Vec::new()), sleeping: AtomicBool::new(false), waker }
+        Inbox { queue: Mutex::default(), sleeping: AtomicBool::new(false), waker }
     }
 
+    /// Lost if the engine has left.
     pub fn post(&self, message: Message) {
-        lock(&self.queue).push(message);
-        self.signal();
+        self.post_all(&mut vec![message]);
     }
 
-    /// Posts a batch; `batch` is left empty with its capacity.
-    pub fn post_all(&self, batch: &mut Vec<Message>) {
+    /// Posts a batch; `batch` is left empty with its capacity. False: the engine has left, and the batch is as it was.
+    pub fn post_all(&self, batch: &mut Vec<Message>) -> bool {
         {
             let mut queue = lock(&self.queue);
-            if queue.is_empty() {
-                std::mem::swap(&mut *queue, batch);
+            if queue.closed {
+                return false;
+            }
+            if queue.messages.is_empty() {
+                std::mem::swap(&mut queue.messages, batch);
             } else {
-                queue.append(batch);
+                queue.messages.append(batch);
             }
         }
         self.signal();
+        true
     }
 
     /// Takes all that was posted; `into` must be empty.
     pub fn take(&self, into: &mut Vec<Message>) {
-        std::mem::swap(&mut *lock(&self.queue), into);
+        std::mem::swap(&mut lock(&self.queue).messages, into);
+    }
+
+    /// Takes the last messages there will be.
+    pub fn close(&self) -> Vec<Message> {
+        let mut queue = lock(&self.queue);
+        queue.closed = true;
+        std::mem::take(&mut queue.messages)
     }
 
     /// Announces that the engine is about to block. False: something came meanwhile, don't.
     pub fn prepare_sleep(&self) -> bool {
         // SeqCst with the load in `signal`: either the poster sees `sleeping`, or we see its message.
         self.sleeping.store(true, Ordering::SeqCst);
-        let empty = lock(&self.queue).is_empty();
+        let empty = lock(&self.queue).messages.is_empty();
         if !empty {
             self.sleeping.store(false, Ordering::SeqCst);
         }

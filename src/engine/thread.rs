@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mio::event::Event;
 use mio::{Events, Poll, Token};
 
 use crate::call::request::{Client, Reply};
@@ -35,6 +36,8 @@ struct Link {
     /// What the edge-triggered poller said and no call has refuted since.
     readable: bool,
     writable: bool,
+    /// The peer has ended its side, or there is an error: reading goes on until that is met.
+    ended: bool,
     /// It is in `unsent`.
     queued: bool,
 }
@@ -80,32 +83,48 @@ impl Thread {
         }
     }
 
-    /// Until a `Stop` message; all calls are answered then. A panic in a turn ends the calls under way with an error and
-    /// starts anew with fresh connections.
+    /// Until a `Stop` message; all calls are answered then, those that are still in the inbox as well.
     pub fn run(mut self) {
+        self.work();
+        let rest = self.inbox.close();
+        self.messages.extend(rest);
+        self.end_calls();
+    }
+
+    /// A panic in a turn ends the calls under way with an error; then it starts anew with fresh connections.
+    fn work(&mut self) {
         let mut events = Events::with_capacity(1024);
         loop {
             match catch_unwind(AssertUnwindSafe(|| self.turn(&mut events))) {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => return,
-                Ok(Err(error)) => {
-                    log::error!("the poller of an engine thread failed: {error}");
-                    return self.end_calls();
-                }
+                Ok(Err(error)) => return log::error!("the poller of an engine thread failed: {error}"),
                 Err(_) => {
                     log::error!("an engine thread has panicked and starts anew; its calls end with an error");
-                    self.end_calls();
+                    let stops = |message: &Message| matches!(message, Message::Stop);
+                    let stopped = self.core.is_stopped() || self.messages.iter().any(stops);
+                    if catch_unwind(AssertUnwindSafe(|| self.end_calls())).is_err() {
+                        log::error!("it panicked again while ending them");
+                    }
                     self.links.clear();
                     self.unsent.clear();
                     self.unread.clear();
                     self.core = (self.make_core)();
+                    if stopped {
+                        return;
+                    }
                 }
             }
         }
     }
 
+    /// All calls of the core and in `messages`.
     fn end_calls(&mut self) {
-        self.core.handle_message(Message::Stop, sys::now());
+        let now = sys::now();
+        self.core.handle_message(Message::Stop, now);
+        for message in self.messages.drain(..) {
+            self.core.handle_message(message, now);
+        }
         self.hand_over();
     }
 
@@ -113,16 +132,17 @@ impl Thread {
     fn turn(&mut self, events: &mut Events) -> io::Result<bool> {
         let now = sys::now();
         self.core.begin_turn(now);
-        let mut messages = std::mem::take(&mut self.messages);
-        self.inbox.take(&mut messages);
-        let busy = !messages.is_empty();
-        for message in messages.drain(..) {
+        self.inbox.take(&mut self.messages);
+        let busy = !self.messages.is_empty();
+        // They stay where a panic over one of them does not lose the others.
+        for next in 0..self.messages.len() {
+            let message = std::mem::replace(&mut self.messages[next], Message::Refresh);
             self.core.handle_message(message, now);
         }
-        self.messages = messages;
+        self.messages.clear();
         let again = std::mem::take(&mut self.unread);
         for event in events.iter().filter(|event| event.token() != WAKER) {
-            self.note(InstanceIdx(event.token().0 as u32), event.is_readable(), event.is_writable(), now);
+            self.note(event, now);
         }
         for idx in again.into_iter().chain(events.iter().map(|event| InstanceIdx(event.token().0 as u32))) {
             self.read(idx, now);
@@ -163,10 +183,12 @@ impl Thread {
         self.links.get_mut(idx.slot())?.as_mut()
     }
 
-    fn note(&mut self, idx: InstanceIdx, readable: bool, writable: bool, now: Time) {
+    fn note(&mut self, event: &Event, now: Time) {
+        let idx = InstanceIdx(event.token().0 as u32);
         let Some(link) = self.link(idx) else { return };
-        link.readable |= readable;
-        link.writable |= writable;
+        link.ended |= event.is_read_closed() || event.is_error();
+        link.readable |= event.is_readable() || link.ended;
+        link.writable |= event.is_writable();
         if link.connected {
             return;
         }
@@ -196,8 +218,9 @@ impl Thread {
             match link.stream.read(space) {
                 Ok(0) => return self.closed(idx, "Peer closed", now),
                 Ok(count) => {
-                    // A short read has emptied the socket: the poller tells when there is more.
-                    link.readable = count == room;
+                    // A short read has emptied the socket, and the poller tells when there is more; but not of an end that
+                    // it told together with the last bytes.
+                    link.readable = count == room || link.ended;
                     share = share.saturating_sub(count);
                     self.core.handle_received(idx, count, now);
                     self.act(now);
@@ -283,8 +306,14 @@ impl Thread {
         });
         match opened {
             Ok(stream) => {
-                self.links[idx.slot()] =
-                    Some(Link { stream, connected: false, readable: false, writable: false, queued: false });
+                self.links[idx.slot()] = Some(Link {
+                    stream,
+                    connected: false,
+                    readable: false,
+                    writable: false,
+                    ended: false,
+                    queued: false,
+                });
             }
             Err(error) => self.closed(idx, &reason(&error), now),
         }

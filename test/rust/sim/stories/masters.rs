@@ -1,0 +1,187 @@
+//! Writes, and who takes them.
+
+use super::ms;
+use crate::world::{Ask, Setup, World};
+use rawshard::call::request::Access;
+
+fn promote(world: &mut World, shard: &str, instance: &str) {
+    let master = world.cluster.by_id(instance);
+    world.cluster.shard(shard).master = Some(master);
+}
+
+fn auto() -> World {
+    let mut world = World::new(Setup::default());
+    for replicaset in &mut world.config.replicasets {
+        replicaset.master_auto = true;
+        replicaset.instances.iter_mut().for_each(|instance| instance.is_master = false);
+    }
+    world.start();
+    world
+}
+
+#[test]
+fn a_refusal_that_names_the_master_is_followed() {
+    let mut world = World::ready(Setup::default());
+    promote(&mut world, "rs1", "rs1-b");
+    let call = world.post(Ask::rw(1));
+    let answer = world.answer(call);
+    answer.values();
+    assert!(answer.at <= world.calls[call].posted.after(ms(50)));
+    assert_eq!(world.executions(call), 1);
+    let refused = world.cluster.asked(Some("rs1-a"), "vshard.storage.call");
+    world.call(Ask::rw(3)).values();
+    assert_eq!(world.cluster.asked(Some("rs1-a"), "vshard.storage.call"), refused, "it is remembered");
+    world.settle();
+}
+
+#[test]
+fn a_refusal_that_names_nobody_is_the_callers() {
+    let mut world = World::ready(Setup::default());
+    promote(&mut world, "rs1", "rs1-b");
+    world.cluster.storage("rs1-a").names_master = false;
+    let call = world.post(Ask::rw(1).timeout(ms(1000)));
+    let answer = world.answer(call);
+    assert_eq!(answer.error_name(), "NON_MASTER");
+    assert!(answer.at <= world.calls[call].posted.after(ms(50)), "at once: a static master does not change");
+    assert_eq!(world.executions(call), 0);
+    world.settle();
+}
+
+#[test]
+fn a_master_that_the_configuration_does_not_have_is_nobody() {
+    let mut world = World::ready(Setup::default());
+    promote(&mut world, "rs1", "rs1-b");
+    world.config.replicasets[0].instances.pop();
+    world.start();
+    let answer = world.call(Ask::rw(1));
+    assert_eq!(answer.error_name(), "NON_MASTER");
+    world.settle();
+}
+
+#[test]
+fn two_that_name_each_other_make_no_storm() {
+    let mut world = World::ready(Setup::default());
+    let other = world.cluster.by_id("rs2-a");
+    world.cluster.shard("rs1").master = Some(other);
+    for (id, names) in [("rs1-a", "rs1-b"), ("rs1-b", "rs1-a")] {
+        world.cluster.storage(id).hook = Some(Box::new(move |request| {
+            use crate::cluster::Reaction;
+            use crate::common::{server, value::Value};
+            (request.kind == server::TYPE_CALL).then(|| {
+                let fields = [
+                    ("replica", Value::str(id)),
+                    ("replicaset", Value::str("rs1")),
+                    ("master", Value::str(names)),
+                ];
+                let error = Value::sharding_error(2, "NON_MASTER", fields);
+                Reaction::Answer(0, server::values(request.sync, &[Value::Nil, error]))
+            })
+        }));
+    }
+    let answer = world.call(Ask::rw(1).timeout(ms(1000)));
+    assert_eq!(answer.error_name(), "NON_MASTER");
+    let asked = world.cluster.asked(None, "vshard.storage.call");
+    assert!((10..110).contains(&asked), "{asked} requests in a second");
+    world.settle();
+}
+
+#[test]
+fn without_a_master_a_write_fails_at_once() {
+    let mut world = World::new(Setup::default());
+    world.config.replicasets[0].instances[0].is_master = false;
+    world.start();
+    world.run_for(ms(50));
+    world.learn_routes();
+    assert_eq!(world.call(Ask::rw(1)).error_name(), "MISSING_MASTER");
+    world.call(Ask::ro(1)).values();
+    world.settle();
+}
+
+#[test]
+fn an_automatic_master_is_found() {
+    let mut world = auto();
+    let call = world.post(Ask::rw(1));
+    world.answer(call).values();
+    let rs1 = world.replicaset("rs1");
+    assert_eq!(world.publisher.topology().replicaset(rs1).unwrap().master, Some(world.instance("rs1-a")));
+    world.settle();
+}
+
+#[test]
+fn an_automatic_master_is_found_again_after_it_has_moved() {
+    let mut world = auto();
+    world.call(Ask::rw(1)).values();
+    // Silent about who it is now: the search finds out.
+    promote(&mut world, "rs1", "rs1-b");
+    world.cluster.storage("rs1-a").names_master = false;
+    let call = world.post(Ask::rw(1).timeout(ms(2000)));
+    let answer = world.answer(call);
+    answer.values();
+    assert_eq!(world.executions(call), 1);
+    assert!(
+        answer.at <= world.calls[call].posted.after(ms(200)),
+        "within {:?}",
+        answer.at.since(world.calls[call].posted)
+    );
+    world.settle();
+}
+
+#[test]
+fn nobody_is_master_until_somebody_is() {
+    let mut world = auto();
+    world.cluster.shard("rs1").master = None;
+    world.run_for(ms(100));
+    world.learn_routes();
+    let early = world.post(Ask::rw(1).timeout(ms(100)));
+    assert_eq!(world.answer(early).error_name(), "MISSING_MASTER");
+    assert_eq!(world.executions(early), 0);
+    world.call(Ask::ro(1)).values();
+    let call = world.post(Ask::rw(1).timeout(ms(3000)));
+    world.after(ms(1000), |world| promote(world, "rs1", "rs1-b"));
+    let answer = world.answer(call);
+    answer.values();
+    assert!(answer.at <= world.calls[call].posted.after(ms(1700)), "one search interval later at most");
+    let asked = world.cluster.asked(None, "vshard.storage._call");
+    assert!(asked < 700, "{asked} questions in a second");
+    world.settle();
+}
+
+#[test]
+fn a_write_waits_for_the_connection_to_the_master() {
+    let mut world = World::ready(Setup::default());
+    world.kill("rs1-a");
+    let call = world.post(Ask::rw(1).timeout(ms(2000)));
+    world.after(ms(700), |world| world.revive("rs1-a"));
+    let answer = world.answer(call);
+    answer.values();
+    assert!(answer.at <= world.calls[call].posted.after(ms(1300)), "the longest pause is half a second");
+    let call = world.post(Ask::replicaset("rs1", Access::RW).timeout(ms(100)));
+    world.answer(call).values();
+    world.settle();
+}
+
+#[test]
+fn a_write_to_a_master_that_stays_away_says_so_in_time() {
+    let mut world = World::ready(Setup::default());
+    world.kill("rs1-a");
+    let call = world.post(Ask::rw(1).timeout(ms(300)));
+    let answer = world.answer(call);
+    assert_eq!(answer.error_name(), "ClientError 77");
+    let text = answer.error().field("message").unwrap().text().unwrap().to_owned();
+    assert!(text.contains("rs1-a") && text.contains("Connection refused"), "{text}");
+    assert!(answer.at >= world.calls[call].deadline);
+    world.settle();
+}
+
+#[test]
+fn a_write_under_way_when_the_connection_breaks_is_not_repeated() {
+    let mut world = World::ready(Setup::default());
+    let call = world.post(Ask::rw(1).func("never").timeout(ms(2000)));
+    world.run_for(ms(10));
+    world.break_connections("rs1-a");
+    let answer = world.answer(call);
+    assert_eq!(answer.error_name(), "ClientError 77");
+    assert!(answer.at <= world.calls[call].posted.after(ms(20)), "at once");
+    assert_eq!(world.executions(call), 1);
+    world.settle();
+}

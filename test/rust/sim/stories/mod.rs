@@ -1,0 +1,19 @@
+//! One case each, one subject a file.
+
+mod calls;
+mod discovery;
+mod limits;
+mod masters;
+mod peers;
+mod reconfiguration;
+mod redirects;
+mod replicas;
+mod resolve;
+mod stopping;
+mod timeouts;
+
+use std::time::Duration;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}

@@ -1,0 +1,92 @@
+//! Deadlines, and what comes after them.
+
+use std::time::Duration;
+
+use super::ms;
+use crate::common::value::Value;
+use crate::world::{Ask, Setup, World};
+
+#[test]
+fn a_storage_that_is_stuck_costs_a_caller_its_timeout_and_no_more() {
+    let mut world = World::ready(Setup::default());
+    world.freeze("rs1-a");
+    for timeout in [0, 1, 7, 100, 5000] {
+        let call = world.post(Ask::rw(1).timeout(ms(timeout)));
+        let answer = world.answer(call);
+        assert_eq!(answer.error_name(), "ClientError 78");
+        assert!(answer.at >= world.calls[call].deadline, "not early");
+    }
+    world.settle();
+}
+
+#[test]
+fn a_call_without_time_is_not_sent() {
+    let mut world = World::ready(Setup::default());
+    let call = world.post(Ask::rw(1).timeout(Duration::ZERO));
+    assert_eq!(world.answer(call).error_name(), "ClientError 78");
+    world.run_for(ms(10));
+    assert_eq!(world.executions(call), 0);
+    world.settle();
+}
+
+#[test]
+fn a_timeout_without_end() {
+    let mut world = World::ready(Setup::default());
+    world.call(Ask::rw(1).timeout(Duration::MAX)).values();
+    let call = world.post(Ask::rw(1).timeout(Duration::MAX).func("slow").arg(Value::Uint(3_600_000_000)));
+    world.run_for(Duration::from_secs(3599));
+    assert!(world.calls[call].answer.is_none());
+    world.answer(call).values();
+    world.settle();
+}
+
+#[test]
+fn late_answers_reach_nobody() {
+    // P32
+    let mut world = World::ready(Setup { shards: vec![1], ..Setup::default() });
+    let late: Vec<usize> = (0..5000)
+        .map(|_| world.post(Ask::rw(1).func("slow").arg(Value::Uint(200_000)).timeout(ms(50))))
+        .collect();
+    for call in &late {
+        assert_eq!(world.answer(*call).error_name(), "ClientError 78");
+    }
+    assert_eq!(world.core.held().calls, 0);
+    // The same slots, while the late answers arrive. Each echo is compared with what it sent.
+    world.run_for(ms(149));
+    let echoes: Vec<usize> = (0..5000).map(|i| world.post(Ask::rw(1).arg(Value::Uint(i)))).collect();
+    for call in echoes {
+        world.answer(call).values();
+    }
+    world.run_for(ms(200));
+    let counted = world.counters.snapshot();
+    assert_eq!((counted.late, counted.timeouts, counted.disconnects), (5000, 5000, 0));
+    assert_eq!(world.connects[&0], 1, "no reconnect");
+    world.settle();
+}
+
+#[test]
+fn silence_is_noticed_and_healed() {
+    // P45: a host that vanishes without closing.
+    let mut world = World::ready(Setup { shards: vec![1, 1], ..Setup::default() });
+    world.freeze("rs1-a");
+    world.run_for(ms(6100));
+    assert!(world.counters.snapshot().disconnects >= 1, "the ping was not answered");
+    let call = world.post(Ask::rw(1).timeout(ms(100)));
+    assert_eq!(world.answer(call).error_name(), "ClientError 77");
+    world.call(Ask::rw(2)).values();
+    world.thaw("rs1-a");
+    world.call(Ask::rw(1).timeout(ms(11_000))).values();
+    world.settle();
+}
+
+#[test]
+fn a_busy_but_silent_storage_is_not_taken_for_dead() {
+    let mut world = World::ready(Setup { shards: vec![1], ..Setup::default() });
+    // Half a minute of work in its main thread: no ping is answered meanwhile.
+    let call = world.post(Ask::rw(1).timeout(Duration::from_secs(60)));
+    world.freeze("rs1-a");
+    world.after(Duration::from_secs(30), |world| world.thaw("rs1-a"));
+    world.answer(call).values();
+    assert_eq!(world.counters.snapshot().disconnects, 0);
+    world.settle();
+}
