@@ -169,6 +169,7 @@ impl Control {
             target,
             access,
             deadline,
+            answer_by: deadline,
             attempt_timeout: None,
             body,
         });
