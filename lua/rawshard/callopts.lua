@@ -2,17 +2,9 @@
 
 local codec = require('rawshard.codec')
 
--- Futures are to come; until then this is the only place that knows of them.
-local function refuse_async()
-    error('is_async is not supported yet', 0)
-end
-
 -- Options of net.box that cannot mean anything here. Ignoring them would lose data silently, so they are refused;
 -- other unknown keys are let pass.
 local function refuse(opts)
-    if opts.is_async then
-        refuse_async()
-    end
     for _, key in ipairs({'buffer', 'skip_header', 'on_push', 'on_push_ctx'}) do
         if opts[key] then
             error(('option "%s" is not supported'):format(key), 0)
@@ -20,12 +12,13 @@ local function refuse(opts)
     end
 end
 
--- Timeout, request_timeout or nil, whether raw. Wrong types raise `usage`.
+-- Timeout, request_timeout or nil, whether raw, whether a future is wanted. Wrong types raise `usage`. A future without a
+-- timeout of its own has none: its call may take long, whoever waits says how long that is worth it.
 local function read(opts, default_timeout, usage)
     if type(opts) ~= 'table' then
         error(usage, 0)
     end
-    local timeout, request_timeout = opts.timeout, opts.request_timeout
+    local timeout, request_timeout, is_async = opts.timeout, opts.request_timeout, opts.is_async and true or false
     if timeout then
         if type(timeout) ~= 'number' then
             error(usage, 0)
@@ -43,14 +36,17 @@ local function read(opts, default_timeout, usage)
     else
         request_timeout = nil
     end
-    if opts.is_async or opts.buffer or opts.skip_header or opts.on_push or opts.on_push_ctx then
+    if opts.buffer or opts.skip_header or opts.on_push or opts.on_push_ctx then
         refuse(opts)
+    end
+    if is_async and not opts.timeout then
+        timeout = nil
     end
     if opts.return_raw then
         codec.check_raw_supported()
-        return timeout, request_timeout, true
+        return timeout, request_timeout, true, is_async
     end
-    return timeout, request_timeout, false
+    return timeout, request_timeout, false, is_async
 end
 
 return {

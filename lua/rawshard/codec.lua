@@ -124,6 +124,14 @@ local function decode_up_to_three(n)
     return first, second, third
 end
 
+local function decode_all(n)
+    local values, pos = {}, result.data
+    for i = 1, n do
+        values[i], pos = decode(pos)
+    end
+    return values
+end
+
 local function decode_one()
     return (decode(result.data))
 end
@@ -151,6 +159,11 @@ local function up_to_three(n)
     return decoded(decode_up_to_three, n)
 end
 
+-- All values in a table.
+local function all_values(n)
+    return decoded(decode_all, n)
+end
+
 -- All values as one object.
 local function raw_array()
     local data = result.array
@@ -173,6 +186,7 @@ return {
     failure = failure,
     first_or_error = first_or_error,
     up_to_three = up_to_three,
+    all_values = all_values,
     raw_array = raw_array,
     check_raw_supported = check_raw_supported,
 }

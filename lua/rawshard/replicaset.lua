@@ -8,6 +8,7 @@ local fiber = require('fiber')
 local table_clear = require('table.clear')
 local callopts = require('rawshard.callopts')
 local codec = require('rawshard.codec')
+local future = require('rawshard.future')
 local lerror = require('rawshard.error')
 local luri = require('rawshard.uri')
 local native = require('rawshard.native')
@@ -16,6 +17,8 @@ local encode_args, failure = codec.encode_args, codec.failure
 local read_opts = callopts.read
 local up_to_three, raw_array = codec.up_to_three, codec.raw_array
 local call_replicaset, call_instance = native.call_replicaset, native.call_instance
+local future_replicaset, future_instance = native.future_replicaset, native.future_instance
+local ALL, ALL_RAW = future.ALL, future.ALL_RAW
 
 local RW, RO, RE, BRO, BRE = 0, 1, 3, 5, 7
 
@@ -41,13 +44,21 @@ local function call(self, flags, default_timeout, func, args, opts)
     if type(func) ~= 'string' then
         error(USAGE, 0)
     end
-    local timeout, request_timeout, is_raw = default_timeout, nil, false
+    local timeout, request_timeout, is_raw, is_async = default_timeout, nil, false, false
     if opts then
-        timeout, request_timeout, is_raw = read_opts(opts, default_timeout, USAGE)
+        timeout, request_timeout, is_raw, is_async = read_opts(opts, default_timeout, USAGE)
     end
     local data, len, extra = encode_args(args, USAGE)
     if len == nil then
         return nil, extra
+    end
+    if is_async then
+        local res = future_replicaset(self._router_id, place.index, flags, func, data, len, timeout, request_timeout,
+                                      is_raw and ALL_RAW or ALL)
+        if extra ~= nil then
+            extra:recycle()
+        end
+        return res
     end
     local n = call_replicaset(self._router_id, place.index, flags, func, data, len, timeout, request_timeout)
     if extra ~= nil then
@@ -151,10 +162,18 @@ function replica_methods.call(self, func, args, opts)
     if type(func) ~= 'string' or type(opts) ~= 'table' or type(opts.timeout) ~= 'number' then
         error(usage, 0)
     end
-    local timeout, _, is_raw = read_opts(opts, nil, usage)
+    local timeout, _, is_raw, is_async = read_opts(opts, nil, usage)
     local data, len, extra = encode_args(args, usage)
     if len == nil then
         return false, nil, extra
+    end
+    if is_async then
+        local res = future_instance(replicaset._router_id, place.index, position, func, data, len, timeout,
+                                    is_raw and ALL_RAW or ALL)
+        if extra ~= nil then
+            extra:recycle()
+        end
+        return true, res
     end
     local n = call_instance(replicaset._router_id, place.index, position, func, data, len, timeout)
     if extra ~= nil then

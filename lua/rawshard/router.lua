@@ -2,7 +2,7 @@
 -- them. Arguments are checked here; calls are made by the native half.
 --
 -- Beside it in this directory: replicaset (objects of one replicaset and of its replicas), monitor (info), bootstrap,
--- callopts (options of a call), codec (arguments into bytes, answers into values), cfg and uri (the configuration
+-- callopts (options of a call), future, codec (arguments into bytes, answers into values), cfg and uri (the configuration
 -- table), hash, error, native (finds and loads rawshard.so), version. There must be no init.lua: Tarantool looks for the
 -- library of the stored function `rawshard.callraw` by the name `rawshard`, and would take that file for it.
 --
@@ -14,6 +14,7 @@ local log = require('log')
 local lbootstrap = require('rawshard.bootstrap')
 local callopts = require('rawshard.callopts')
 local codec = require('rawshard.codec')
+local future = require('rawshard.future')
 local hash = require('rawshard.hash')
 local lcfg = require('rawshard.cfg')
 local lerror = require('rawshard.error')
@@ -22,10 +23,11 @@ local monitor = require('rawshard.monitor')
 local native = require('rawshard.native')
 local version = require('rawshard.version')
 
-local call_bucket, native_callraw = native.call_bucket, native.callraw
+local call_bucket, future_bucket, native_callraw = native.call_bucket, native.future_bucket, native.callraw
 local encode_args, failure = codec.encode_args, codec.failure
 local first_or_error, raw_array = codec.first_or_error, codec.raw_array
 local read_opts = callopts.read
+local FIRST, FIRST_RAW = future.FIRST, future.FIRST_RAW
 
 local STATE = '__module_rawshard_router'
 local STATIC_ROUTER_NAME = '_static_router'
@@ -74,9 +76,9 @@ local function do_call(self, bucket_id, flags, func, args, opts)
     if id == nil then
         refuse_closed(self)
     end
-    local timeout, request_timeout, is_raw = CALL_TIMEOUT, nil, false
+    local timeout, request_timeout, is_raw, is_async = CALL_TIMEOUT, nil, false, false
     if opts then
-        timeout, request_timeout, is_raw = read_opts(opts, CALL_TIMEOUT, CALL_USAGE)
+        timeout, request_timeout, is_raw, is_async = read_opts(opts, CALL_TIMEOUT, CALL_USAGE)
         if flags == 0 then
             -- A write is one attempt on one instance.
             request_timeout = nil
@@ -95,6 +97,14 @@ local function do_call(self, bucket_id, flags, func, args, opts)
     local data, len, extra = encode_args(args, CALL_USAGE)
     if len == nil then
         return nil, extra
+    end
+    if is_async then
+        local res = future_bucket(id, bucket_id, flags, func, data, len, timeout, request_timeout,
+                                  is_raw and FIRST_RAW or FIRST)
+        if extra ~= nil then
+            extra:recycle()
+        end
+        return res
     end
     local n = call_bucket(id, bucket_id, flags, func, data, len, timeout, request_timeout)
     if extra ~= nil then

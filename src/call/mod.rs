@@ -29,6 +29,7 @@ pub struct Call {
     pub target: Target,
     pub access: Access,
     pub deadline: Time,
+    pub answer_by: Time,
     pub attempt_timeout: Option<Duration>,
     pub payload: Payload,
     pub stage: Stage,
@@ -70,8 +71,10 @@ impl Call {
             Target::Bucket(bucket) => Head::StorageCall { bucket, mode: request.access.mode.name() },
             _ => Head::Empty,
         };
-        let Request { token, client, target, access, deadline, attempt_timeout, body } = request;
-        Call::begin(token, client, target, access, deadline, attempt_timeout, Payload::new(head, body.0))
+        let Request { token, client, target, access, deadline, answer_by, attempt_timeout, body } = request;
+        let payload = Payload::new(head, body.0);
+        let call = Call::begin(token, client, target, access, deadline, attempt_timeout, payload);
+        Call { answer_by, ..call }
     }
 
     /// A call that came as the arguments of `callraw`.
@@ -96,6 +99,7 @@ impl Call {
             target,
             access,
             deadline,
+            answer_by: deadline,
             attempt_timeout,
             payload,
             stage: Stage::Ready,
@@ -133,9 +137,9 @@ impl Call {
                 if self.access.mode == request::Mode::Read && !matches!(self.target, Target::Instance(_)) =>
             {
                 let end = now.after(timeout);
-                if end.after(timeout) > self.deadline { self.deadline } else { end }
+                if end.after(timeout) > self.deadline { self.answer_by } else { end }
             }
-            _ => self.deadline,
+            _ => self.answer_by,
         }
     }
 }

@@ -35,7 +35,7 @@ pub enum Target {
     Route(BucketId),
 }
 
-/// One call to carry out. Every accepted request gets exactly one [`Reply`], by its deadline at the latest.
+/// One call to carry out. Every accepted request gets exactly one [`Reply`], by `answer_by` at the latest.
 #[derive(Debug)]
 pub struct Request {
     pub token: Token,
@@ -43,6 +43,9 @@ pub struct Request {
     pub target: Target,
     pub access: Access,
     pub deadline: Time,
+    /// Until when the answer to a request that was sent is waited for; not before the deadline, which bounds all else. Later,
+    /// or never, for a future without a timeout: it may take long, but one that cannot be sent fails soon.
+    pub answer_by: Time,
     /// Bound of one attempt of a read (vshard's `request_timeout`); None: the whole time.
     pub attempt_timeout: Option<Duration>,
     pub body: Body,
@@ -174,6 +177,11 @@ impl Reply {
     /// The values as one MessagePack array.
     pub fn array(&self) -> &[u8] {
         &self.bytes[self.array..self.end]
+    }
+
+    /// Bytes of memory that it holds.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// The buffer, to be used again.

@@ -170,6 +170,7 @@ impl Control {
             target,
             access,
             deadline,
+            answer_by: deadline,
             attempt_timeout: None,
             body,
         });

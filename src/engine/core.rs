@@ -644,7 +644,9 @@ impl Core {
 
     fn timer_fired(&mut self, id: CallId, now: Time) {
         let Some(call) = self.calls.get_mut(id) else { return };
-        if call.deadline <= now {
+        let is_sent = matches!(call.stage, Stage::Sent(..));
+        let end = if is_sent { call.answer_by } else { call.deadline };
+        if end <= now {
             return self.deadline(id);
         }
         match call.stage {

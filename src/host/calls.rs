@@ -10,10 +10,10 @@ use super::cfunc;
 use super::failure::Failure;
 use super::guard::{self, End};
 use super::object;
-use super::park::{self, Call};
+use super::park::{self, Call, Recipient};
 use super::runtime::{RUNTIME, Runtime};
 use super::sys::{lua, lua_State};
-use crate::call::raw_args::{DEFAULT_TIMEOUT, append_args};
+use crate::call::raw_args::append_args;
 use crate::call::request::{Access, Body, Mode, Outcome, Reply, Target, Token};
 use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
 use crate::wire::mp::Cursor;
@@ -33,27 +33,7 @@ unsafe extern "C-unwind" fn call_bucket(l: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its own state, on TX.
     unsafe {
         object::prepare(l, 5);
-        let n = guard::run(|| {
-            let stack = Stack(l);
-            let router = stack.index(1, "id")?;
-            let access = stack.access(3)?;
-            let bucket = bucket(router, stack.number(2, "bucket_id")?)?;
-            let (func, args) = (stack.string(4, "func")?, stack.args(5)?);
-            let call = Call {
-                router,
-                target: Target::Bucket(bucket),
-                access,
-                timeout: stack.time(7)?.unwrap_or(DEFAULT_TIMEOUT),
-                attempt_timeout: stack.time(8)?,
-            };
-            let token = park::post(call, |buffer| {
-                let mut body = Body::storage_call(buffer, func, b"");
-                append(args, &mut body)?;
-                Ok(body)
-            })?;
-            hold(token)
-        });
-        finish(l, n)
+        finish(l, guard::run(|| hold(ask_bucket(&Stack(l), Recipient::Fiber)?)))
     }
 }
 
@@ -62,21 +42,7 @@ unsafe extern "C-unwind" fn call_replicaset(l: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its own state, on TX.
     unsafe {
         object::prepare(l, 5);
-        let n = guard::run(|| {
-            let stack = Stack(l);
-            let router = stack.index(1, "id")?;
-            let target = Target::Replicaset(replicaset(router, stack.index(2, "rs")?)?);
-            let (func, args) = (stack.name(4)?, stack.args(5)?);
-            let call = Call {
-                router,
-                target,
-                access: stack.access(3)?,
-                timeout: stack.time(7)?.unwrap_or(DEFAULT_TIMEOUT),
-                attempt_timeout: stack.time(8)?,
-            };
-            hold(park::post(call, |buffer| plain_call(buffer, func, args))?)
-        });
-        finish(l, n)
+        finish(l, guard::run(|| hold(ask_replicaset(&Stack(l), Recipient::Fiber)?)))
     }
 }
 
@@ -85,22 +51,52 @@ unsafe extern "C-unwind" fn call_instance(l: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its own state, on TX.
     unsafe {
         object::prepare(l, 5);
-        let n = guard::run(|| {
-            let stack = Stack(l);
-            let router = stack.index(1, "id")?;
-            let target = Target::Instance(instance(router, stack.index(2, "rs")?, stack.index(3, "i")?)?);
-            let (func, args) = (stack.name(4)?, stack.args(5)?);
-            let call = Call {
-                router,
-                target,
-                access: Access::RW,
-                timeout: stack.time(7)?.unwrap_or(DEFAULT_TIMEOUT),
-                attempt_timeout: None,
-            };
-            hold(park::post(call, |buffer| plain_call(buffer, func, args))?)
-        });
-        finish(l, n)
+        finish(l, guard::run(|| hold(ask_instance(&Stack(l), Recipient::Fiber)?)))
     }
+}
+
+/// Sends the call that the arguments of `call_bucket` describe.
+pub fn ask_bucket(stack: &Stack, recipient: Recipient) -> Result<Token, Failure> {
+    let router = stack.index(1, "id")?;
+    let access = stack.access(3)?;
+    let bucket = bucket(router, stack.number(2, "bucket_id")?)?;
+    let (func, args) = (stack.string(4, "func")?, stack.args(5)?);
+    let call = Call {
+        router,
+        target: Target::Bucket(bucket),
+        access,
+        timeout: stack.time(7)?,
+        attempt_timeout: stack.time(8)?,
+    };
+    park::post(call, recipient, |buffer| {
+        let mut body = Body::storage_call(buffer, func, b"");
+        append(args, &mut body)?;
+        Ok(body)
+    })
+}
+
+/// Sends the call that the arguments of `call_replicaset` describe.
+pub fn ask_replicaset(stack: &Stack, recipient: Recipient) -> Result<Token, Failure> {
+    let router = stack.index(1, "id")?;
+    let target = Target::Replicaset(replicaset(router, stack.index(2, "rs")?)?);
+    let (func, args) = (stack.name(4)?, stack.args(5)?);
+    let call = Call {
+        router,
+        target,
+        access: stack.access(3)?,
+        timeout: stack.time(7)?,
+        attempt_timeout: stack.time(8)?,
+    };
+    park::post(call, recipient, |buffer| plain_call(buffer, func, args))
+}
+
+/// Sends the call that the arguments of `call_instance` describe.
+pub fn ask_instance(stack: &Stack, recipient: Recipient) -> Result<Token, Failure> {
+    let router = stack.index(1, "id")?;
+    let target = Target::Instance(instance(router, stack.index(2, "rs")?, stack.index(3, "i")?)?);
+    let (func, args) = (stack.name(4)?, stack.args(5)?);
+    let call = Call { router, target, access: Access::RW, timeout: stack.time(7)?, attempt_timeout: None };
+    park::post(call, recipient, |buffer| plain_call(buffer, func, args))
 }
 
 /// `(id, bucket, timeout) -> rs | -1`
@@ -114,10 +110,10 @@ unsafe extern "C-unwind" fn route(l: *mut lua_State) -> c_int {
                 router,
                 target: Target::Route(bucket(router, stack.number(2, "bucket_id")?)?),
                 access: Access::RW,
-                timeout: stack.time(3)?.unwrap_or(DEFAULT_TIMEOUT),
+                timeout: stack.time(3)?,
                 attempt_timeout: None,
             };
-            let token = park::post(call, |buffer| Ok(Body::empty(buffer)))?;
+            let token = park::post(call, Recipient::Fiber, |buffer| Ok(Body::empty(buffer)))?;
             if hold(token)? < 0 {
                 return Ok(-1);
             }
@@ -223,7 +219,7 @@ fn hold(token: Token) -> Result<i64, Failure> {
 
 /// # Safety
 /// As [`guard::raise`].
-unsafe fn finish(l: *mut lua_State, n: End<i64>) -> c_int {
+pub unsafe fn finish(l: *mut lua_State, n: End<i64>) -> c_int {
     // SAFETY: `End` is plain data.
     unsafe {
         match n {
@@ -292,7 +288,7 @@ fn owner(router: u32) -> Result<i64, Failure> {
 }
 
 /// A C function's arguments. Nothing here raises.
-struct Stack(*mut lua_State);
+pub struct Stack(pub *mut lua_State);
 
 impl Stack {
     fn kind(&self, index: c_int) -> c_int {
@@ -304,7 +300,7 @@ impl Stack {
         matches!(self.kind(index), lua::LUA_TNIL | lua::LUA_TNONE)
     }
 
-    fn number(&self, index: c_int, what: &str) -> Result<f64, Failure> {
+    pub fn number(&self, index: c_int, what: &str) -> Result<f64, Failure> {
         if self.kind(index) != lua::LUA_TNUMBER {
             return Err(Failure::arguments(format!("{what} must be a number")));
         }
@@ -322,7 +318,7 @@ impl Stack {
     }
 
     /// Seconds, None for nil. What is not positive, NaN included, is no time at all.
-    fn time(&self, index: c_int) -> Result<Option<Duration>, Failure> {
+    pub fn time(&self, index: c_int) -> Result<Option<Duration>, Failure> {
         if self.is_nil(index) {
             return Ok(None);
         }

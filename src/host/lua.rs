@@ -8,7 +8,7 @@ use mlua::{FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, MultiValue,
 use super::failure::Failure;
 use super::guard::{self, End};
 use super::sys::{self, lua, lua_State};
-use super::{calls, config, door, info, log, object, result, runtime, tx};
+use super::{calls, config, door, future, info, log, object, result, runtime, tx};
 use crate::ids::BucketId;
 use crate::wire::mp;
 
@@ -26,6 +26,7 @@ pub unsafe extern "C-unwind" fn luaopen_rawshard_native(l: *mut lua_State) -> c_
             End::Done(true) => {}
             End::Done(false) => {
                 object::setup(l);
+                future::setup(l);
                 if !matches!(guard::run(build), End::Done(())) {
                     return guard::raise(l);
                 }
@@ -55,7 +56,8 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     let (has_objects, in_place) = object::support();
     table.set("has_msgpack_object", has_objects)?;
     table.set("reads_msgpack_object_in_place", in_place)?;
-    for (name, function) in calls::FUNCTIONS {
+    table.set("future_mt", lua.named_registry_value::<Table>(&future::METATABLE.to_string_lossy())?)?;
+    for (name, function) in calls::FUNCTIONS.iter().chain(future::FUNCTIONS) {
         // SAFETY: they obey the rules of raw C functions, written down in `calls.rs`.
         table.set(name.to_string_lossy(), unsafe { lua.create_c_function(*function)? })?;
     }
@@ -79,9 +81,7 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     })?;
     natives.add("set_enabled", |_, (id, enabled): (u32, bool)| runtime::set_enabled(id, enabled))?;
     natives.add("result_deeper_than", |_, levels: usize| {
-        Ok(runtime::RUNTIME.with(|runtime| {
-            runtime.held.reply().is_some_and(|reply| mp::deeper_than(reply.array(), levels + 1))
-        }))
+        Ok(runtime::RUNTIME.with(|runtime| mp::deeper_than(runtime.held.array(), levels + 1)))
     })?;
     natives.add("info", |lua, id: u32| {
         info::table(lua, &*runtime::router(id)?).map_err(|error| error.to_string())

@@ -4,8 +4,9 @@
 //! - `sys` declares the host's functions; `tx` knows the one thread that may call them; `guard` turns panics and
 //!   failures into errors of the host.
 //! - `runtime` is what a process has once; `door` leads every mapping of the library to it.
-//! - `park` is a fiber that waits, `completion` the fiber that wakes it, `bell` how engines wake that one.
-//! - `cfunc` is the stored function; `calls` are the Lua functions that wait, `lua` all other ones, with `config` and
+//! - `waiters` are the slots of calls under way, `park` sends calls and parks fibers, `completion` is the fiber that
+//!   wakes them, `bell` how engines wake that one.
+//! - `cfunc` is the stored function; `calls` are the Lua functions that wait, `future` those of futures, `lua` all other ones, with `config` and
 //!   `info` for its tables, `object` for `msgpack.object`, `result` for the answer that Lua reads.
 
 mod bell;
@@ -16,6 +17,7 @@ mod completion;
 mod config;
 mod door;
 mod failure;
+mod future;
 mod guard;
 mod info;
 mod log;
@@ -26,3 +28,4 @@ mod result;
 mod runtime;
 mod sys;
 mod tx;
+mod waiters;

@@ -1,69 +1,73 @@
-//! Fibers that wait for the answers of their calls.
+//! Sending calls, and fibers that wait for their answers.
 //!
-//! A waiter is one slot; its key travels as the request's token. The engine answers every call by its deadline, so a
-//! waiting fiber needs no timer. A fiber that leaves early gives its slot up first: a late answer finds nothing then,
-//! and nobody wakes a fiber that has gone.
+//! A call's slot (`waiters.rs`) has a key, which travels as the request's token. The engine answers every call by its
+//! deadline, so a parked fiber needs no timer. A fiber that leaves early gives its slot up first: a late answer finds
+//! nothing then, and nobody wakes a fiber that has gone.
 
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use super::buffers::Buffers;
 use super::completion;
 use super::failure::Failure;
 use super::runtime::{RUNTIME, Runtime};
 use super::sys::{self, Fiber};
+use super::waiters::{Future, NOBODY, Owner, Place};
+use crate::call::raw_args::DEFAULT_TIMEOUT;
 use crate::call::request::{Access, Body, Client, Outcome, RawRequest, Reply, Request, Target, Token};
+use crate::engine;
 use crate::engine::inbox::Message;
-use crate::slab::Slab;
+use crate::time::Time;
 use crate::wire::mp::Cursor;
-
-struct Waiter {
-    fiber: NonNull<Fiber>,
-    router: u32,
-    /// The engine that has the call.
-    engine: usize,
-    state: State,
-}
-
-enum State {
-    Waiting,
-    Answered(Reply),
-    /// No answer will come.
-    Abandoned,
-}
-
-pub struct Waiters {
-    slab: Slab<Waiter>,
-}
 
 /// One call, as an entry asks for it.
 pub struct Call {
     pub router: u32,
     pub target: Target,
     pub access: Access,
-    pub timeout: Duration,
+    /// None: the default; but then a future waits for an answer without end once its request was sent.
+    pub timeout: Option<Duration>,
     pub attempt_timeout: Option<Duration>,
 }
 
-/// Sends a call for the current fiber, which must then [`wait`] for it. `body` is given a buffer to build the request
-/// in; nothing is sent if it fails. What it borrows is not needed afterwards.
-pub fn post(call: Call, body: impl FnOnce(Vec<u8>) -> Result<Body, Failure>) -> Result<Token, Failure> {
+/// Who gets the answer.
+#[derive(Clone, Copy)]
+pub enum Recipient {
+    /// The current fiber, which must then [`wait`] for it.
+    Fiber,
+    /// A future with this shape, to be made of the key that [`post`] gives.
+    Future(u8),
+}
+
+/// Sends a call. `body` is given a buffer to build the request in; nothing is sent if it fails. What it borrows is not
+/// needed afterwards.
+pub fn post(
+    call: Call,
+    recipient: Recipient,
+    body: impl FnOnce(Vec<u8>) -> Result<Body, Failure>,
+) -> Result<Token, Failure> {
     completion::ensure()?;
     RUNTIME.with(|runtime| {
         let Runtime { routers, waiters, buffers, completion, .. } = runtime;
         let entry = routers.serving(call.router)?;
         let body = body(buffers.take())?;
         let engine = entry.router.engine_of(call.target);
-        let link = waiters.link(call.router, engine)?;
+        let deadline = entry.router.now().after(call.timeout.unwrap_or(DEFAULT_TIMEOUT));
+        let (owner, answer_by) = match recipient {
+            Recipient::Fiber => (Owner::Fiber(current()?), deadline),
+            Recipient::Future(shape) => {
+                let answer_by = if call.timeout.is_some() { deadline } else { Time::NEVER };
+                (Owner::Future(Future::new(shape, answer_by)), answer_by)
+            }
+        };
+        let link = waiters.link(owner, call.router, engine);
         let token = link.token;
-        let deadline = entry.router.now().after(call.timeout);
         let request = Request {
             token,
             client: Client::Host,
             target: call.target,
             access: call.access,
             deadline,
+            answer_by,
             attempt_timeout: call.attempt_timeout,
             body,
         };
@@ -83,7 +87,7 @@ pub fn post_raw(router: u32, bytes: &[u8]) -> Result<Token, Failure> {
         let mut buffer = buffers.take();
         buffer.clear();
         buffer.extend_from_slice(bytes);
-        let link = waiters.link(router, engine)?;
+        let link = waiters.link(Owner::Fiber(current()?), router, engine);
         entry.outgoing[engine].push(Message::Raw(RawRequest { token: link.token, bytes: buffer }));
         completion.flush_soon();
         Ok(link.keep())
@@ -105,7 +109,9 @@ pub fn wait(token: Token) -> Result<Reply, Failure> {
         // SAFETY: plain calls of the fiber API on TX; nothing is borrowed.
         unsafe {
             if sys::fiber_is_cancelled() {
-                leave(token);
+                if let Some(place) = RUNTIME.with(|runtime| runtime.waiters.leave(token)) {
+                    cancel(token, place);
+                }
                 return Err(Failure::Cancelled);
             }
             // Any wake-up ends it, ours or not: the loop looks for itself.
@@ -114,98 +120,52 @@ pub fn wait(token: Token) -> Result<Reply, Failure> {
     }
 }
 
-fn leave(token: Token) {
-    RUNTIME.with(|runtime| {
-        let Runtime { routers, waiters, completion, .. } = runtime;
-        if let Some(waiter) = waiters.slab.remove(token)
-            && let Some(entry) = routers.get_mut(waiter.router)
-        {
-            // Behind its call in the same queue.
-            entry.outgoing[waiter.engine].push(Message::Cancel(Client::Host, token));
-            completion.flush_soon();
-        }
-    });
-}
-
-impl Waiters {
-    pub const fn new() -> Waiters {
-        Waiters { slab: Slab::new() }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.slab.used() == 0
-    }
-
-    /// Slots: carved, in use, the most that were in use at once.
-    pub fn occupancy(&self) -> (u32, u32, u32) {
-        (self.slab.capacity(), self.slab.used(), self.slab.peak())
-    }
-
-    fn link(&mut self, router: u32, engine: usize) -> Result<Link<'_>, Failure> {
-        // SAFETY: on TX, as all of the runtime.
-        let fiber = NonNull::new(unsafe { sys::fiber_self() })
-            .ok_or_else(|| Failure::state("rawshard: called outside of a fiber"))?;
-        let token = self.slab.insert(Waiter { fiber, router, engine, state: State::Waiting });
-        Ok(Link { waiters: self, token })
-    }
-
-    /// The end of a wait, if it has come; the slot is free then.
-    fn poll(&mut self, token: Token) -> Option<Result<Reply, Failure>> {
-        match self.slab.get(token).map(|waiter| &waiter.state) {
-            Some(State::Waiting) => return None,
-            Some(State::Answered(_) | State::Abandoned) | None => {}
-        }
-        Some(match self.slab.remove(token).map(|waiter| waiter.state) {
-            Some(State::Answered(reply)) => Ok(reply),
-            _ => Err(Failure::state("rawshard: the router is stopped")),
-        })
-    }
-
-    /// Hands an answer to its waiter and wakes the fiber; drops the answer if the caller has left.
-    pub fn deliver(&mut self, reply: Reply, buffers: &mut Buffers) {
-        match self.slab.get_mut(reply.token) {
-            Some(waiter) => waiter.end(State::Answered(reply)),
-            None => buffers.put(reply.into_buffer()),
-        }
-    }
-
-    /// Ends the waits for routers that `gone` names.
-    pub fn abandon(&mut self, gone: impl Fn(u32) -> bool) {
-        let keys: Vec<Token> = self.slab.keys().collect();
-        for key in keys {
-            if let Some(waiter) = self.slab.get_mut(key)
-                && gone(waiter.router)
-            {
-                waiter.end(State::Abandoned);
+/// Parks the current fiber until a future has ended or `timeout` is over; None waits without end. Yields, unless it has
+/// ended already.
+pub fn wait_future(token: Token, timeout: Option<Duration>) -> Result<(), Failure> {
+    let fiber = current()?;
+    let end = timeout.map_or(Time::NEVER, |timeout| engine::sys::now().after(timeout));
+    let mut sleeper = NOBODY;
+    let mut waited = false;
+    loop {
+        let Some(answer_by) = RUNTIME.with(|runtime| runtime.waiters.pending(token)) else { return Ok(()) };
+        let now = engine::sys::now();
+        // SAFETY: plain calls of the fiber API on TX; nothing is borrowed.
+        unsafe {
+            let cancelled = sys::fiber_is_cancelled();
+            // A wait of no time at all gives others their turn, once: whoever asks again and again must not stop them.
+            if cancelled || (waited && end <= now) {
+                RUNTIME.with(|runtime| runtime.waiters.rise(token, sleeper));
+                return if cancelled { Err(Failure::Cancelled) } else { Ok(()) };
+            }
+            if !waited {
+                sleeper = RUNTIME.with(|runtime| runtime.waiters.sleep(token, fiber));
+                waited = true;
+            }
+            if end < answer_by {
+                sys::fiber_sleep(end.since(now).as_secs_f64());
+            } else {
+                // The engine is first.
+                sys::fiber_yield();
             }
         }
     }
 }
 
-/// A waiter whose call is being sent. Should that panic, the slot must not keep a fiber that does not wait.
-struct Link<'a> {
-    waiters: &'a mut Waiters,
-    token: Token,
-}
-
-impl Link<'_> {
-    fn keep(self) -> Token {
-        ManuallyDrop::new(self).token
-    }
-}
-
-impl Drop for Link<'_> {
-    fn drop(&mut self) {
-        self.waiters.slab.remove(self.token);
-    }
-}
-
-impl Waiter {
-    fn end(&mut self, state: State) {
-        if matches!(self.state, State::Waiting) {
-            self.state = state;
-            // SAFETY: a linked waiter's fiber lives: it frees its slot before it goes on. Waking does not switch.
-            unsafe { sys::fiber_wakeup(self.fiber.as_ptr()) };
+/// Tells the engine that nobody wants the answer of a call any more.
+pub fn cancel(token: Token, Place { router, engine }: Place) {
+    RUNTIME.with(|runtime| {
+        let Runtime { routers, completion, .. } = runtime;
+        if let Some(entry) = routers.get_mut(router) {
+            // Behind its call in the same queue.
+            entry.outgoing[engine].push(Message::Cancel(Client::Host, token));
+            completion.flush_soon();
         }
-    }
+    });
+}
+
+fn current() -> Result<NonNull<Fiber>, Failure> {
+    // SAFETY: on TX: whoever calls has come through the runtime, or is about to.
+    NonNull::new(unsafe { sys::fiber_self() })
+        .ok_or_else(|| Failure::state("rawshard: called outside of a fiber"))
 }

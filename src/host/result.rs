@@ -10,6 +10,7 @@ use crate::call::request::Reply;
 
 /// `struct rawshard_result` of `lua/rawshard/native.lua`. Valid until the fiber yields or calls a native again.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct View {
     /// The values with an array header in front.
     array: *const c_char,
@@ -28,6 +29,16 @@ unsafe impl Sync for ViewCell {}
 static VIEW: ViewCell = ViewCell(UnsafeCell::new(View::EMPTY));
 
 impl View {
+    fn of(reply: &Reply) -> View {
+        let (array, values) = (reply.array().as_ptr_range(), reply.values().as_ptr_range());
+        View {
+            array: array.start.cast(),
+            data: values.start.cast(),
+            end: values.end.cast(),
+            count: reply.count(),
+        }
+    }
+
     const EMPTY: View = View { array: ptr::null(), data: ptr::null(), end: ptr::null(), count: 0 };
 }
 
@@ -36,7 +47,7 @@ pub fn address() -> *mut c_void {
     VIEW.0.get().cast()
 }
 
-/// The owner of the bytes that the struct points to.
+/// The owner of the bytes that the struct points to, unless it is a future's slot.
 pub struct Held {
     reply: Option<Reply>,
 }
@@ -48,16 +59,31 @@ impl Held {
 
     /// Shows `reply` in the place of the one before.
     pub fn hold(&mut self, reply: Reply, buffers: &mut Buffers) {
-        self.release(buffers);
-        let (array, values) = (reply.array().as_ptr_range(), reply.values().as_ptr_range());
-        show(View {
-            array: array.start.cast(),
-            data: values.start.cast(),
-            end: values.end.cast(),
-            count: reply.count(),
-        });
+        self.show(&reply, buffers);
         // A Vec's bytes stay where they are when it moves.
         self.reply = Some(reply);
+    }
+
+    /// Shows a `reply` that somebody else keeps, who must [`Held::hide`] it before it goes.
+    pub fn show(&mut self, reply: &Reply, buffers: &mut Buffers) {
+        self.release(buffers);
+        show(View::of(reply));
+    }
+
+    pub fn hide(&mut self, reply: &Reply) {
+        if view().array == reply.array().as_ptr().cast() {
+            show(View::EMPTY);
+        }
+    }
+
+    /// What is shown, as one array.
+    pub fn array(&self) -> &[u8] {
+        let View { array, end, .. } = view();
+        if array.is_null() {
+            return b"";
+        }
+        // SAFETY: two ends of one reply's bytes, which stay while they are shown.
+        unsafe { std::slice::from_raw_parts(array.cast(), end.offset_from_unsigned(array)) }
     }
 
     pub fn reply(&self) -> Option<&Reply> {
@@ -70,6 +96,12 @@ impl Held {
             buffers.put(reply.into_buffer());
         }
     }
+}
+
+fn view() -> View {
+    debug_assert!(tx::is_here());
+    // SAFETY: on TX, as `show`.
+    unsafe { *VIEW.0.get() }
 }
 
 fn show(view: View) {

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_void};
 pub use mlua::ffi::{self as lua, lua_State};
 pub use tarantool::ffi::tarantool::{
     BoxFunctionCtx, Fiber, LOG_LEVEL, SAY_FN, box_error_set, box_return_mp, coio_wait, fiber_is_cancelled,
-    fiber_self, fiber_start, fiber_wakeup, fiber_yield,
+    fiber_self, fiber_sleep, fiber_start, fiber_wakeup, fiber_yield,
 };
 
 /// `enum COIO_EVENT` of module.h.
