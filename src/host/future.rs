@@ -99,7 +99,8 @@ unsafe fn start(
         let End::Done(token) = asked else { return calls::finish(l, End::Failed) };
         cell.write(token);
         // The collector does not know what futures hold.
-        if let End::Done(Some(bytes)) = guard::run(|| Ok(RUNTIME.with(|runtime| runtime.waiters.pressure()))) {
+        if let End::Done(Some(bytes)) = guard::run(|| Ok(RUNTIME.with(|runtime| runtime.waiters.pressure())))
+        {
             lua::lua_gc(l, lua::LUA_GCSTEP, (bytes >> 10) as c_int);
         }
         1

@@ -292,12 +292,14 @@ fn make(
     timeout: Duration,
 ) -> request::Request {
     let args = Value::Array(vec![Value::Uint(id), Value::Bin(payload.to_vec())]).bytes();
+    let deadline = router.now().after(timeout);
     request::Request {
         token,
         client: Client::Host,
         target: Target::Bucket(bucket),
         access: Access::RW,
-        deadline: router.now().after(timeout),
+        deadline,
+        answer_by: deadline,
         attempt_timeout: None,
         body: Body::storage_call(Vec::new(), b"echo", &args),
     }

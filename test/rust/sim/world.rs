@@ -452,6 +452,7 @@ impl World {
                 target,
                 access: ask.access,
                 deadline,
+                answer_by: deadline,
                 attempt_timeout: ask.request_timeout,
                 body,
             }),
