@@ -215,7 +215,7 @@ mod tests {
         let swaps: u64 = std::thread::scope(|scope| {
             let swaps = scope.spawn(|| {
                 let swap =
-                    |round: u64| publisher.set_master(rs.idx, (round % 2 == 0).then_some(rs.instances[0]));
+                    |round: u64| publisher.set_master(rs.idx, round.is_multiple_of(2).then_some(rs.instances[0]));
                 (0..ROUNDS).map(|round| u64::from(swap(round))).sum()
             });
             (0..ROUNDS).for_each(|_| publisher.configure(&of(3)));
