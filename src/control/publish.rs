@@ -214,8 +214,9 @@ mod tests {
         const ROUNDS: u64 = 2000;
         let swaps: u64 = std::thread::scope(|scope| {
             let swaps = scope.spawn(|| {
-                let swap =
-                    |round: u64| publisher.set_master(rs.idx, (round.is_multiple_of(2)).then_some(rs.instances[0]));
+                let swap = |round: u64| {
+                    publisher.set_master(rs.idx, round.is_multiple_of(2).then_some(rs.instances[0]))
+                };
                 (0..ROUNDS).map(|round| u64::from(swap(round))).sum()
             });
             (0..ROUNDS).for_each(|_| publisher.configure(&of(3)));
