@@ -11,7 +11,7 @@ use crate::call::raw_args;
 use crate::call::request::{Outcome, Reply, Request, Target, Token};
 use crate::control::config::{Config, DiscoveryMode};
 use crate::control::publish::Publisher;
-use crate::control::thread::Signal;
+use crate::control::thread::{MakeControl, Signal};
 use crate::control::{self, Command, Control, Status};
 use crate::engine::core::Core;
 use crate::engine::inbox::{Inbox, Message, Outbox, Wake};
@@ -67,8 +67,12 @@ impl Router {
         publisher.configure(&config);
         let signal = Arc::new(Signal::default());
         let commands = Arc::new(Outbox::new(Arc::clone(&signal) as Arc<dyn Wake>));
-        let control = Control::new(Arc::clone(&publisher), Arc::clone(&buckets), config.discovery_mode);
-        let status = Arc::new(Mutex::new(control.status()));
+        let mode = config.discovery_mode;
+        let make_control = {
+            let (publisher, buckets) = (Arc::clone(&publisher), Arc::clone(&buckets));
+            move || Control::new(Arc::clone(&publisher), Arc::clone(&buckets), mode)
+        };
+        let status = Arc::new(Mutex::new(make_control().status()));
         let mut router = Router {
             topology,
             buckets,
@@ -83,7 +87,7 @@ impl Router {
         };
         // Threads take over the mask of the one that starts them.
         let mask = sys::block_signals()?;
-        let started = router.start_threads(&config, control, signal, &host);
+        let started = router.start_threads(&config, Box::new(make_control), signal, &host);
         sys::restore_signals(&mask)?;
         // On a failure the router is dropped, which stops the threads that did start.
         started?;
@@ -94,7 +98,7 @@ impl Router {
     fn start_threads(
         &mut self,
         config: &Config,
-        control: Control,
+        make_control: MakeControl,
         signal: Arc<Signal>,
         host: &Arc<dyn Wake>,
     ) -> io::Result<()> {
@@ -126,12 +130,12 @@ impl Router {
             self.spawn(format!("rawshard-io{number}"), move || thread.run())?;
         }
         let thread = control::thread::Thread {
-            control,
+            make_control,
             signal,
             commands: Arc::clone(&self.commands),
             replies,
             reports,
-            engine: Arc::clone(&self.engines[0].inbox),
+            engines: self.engines.iter().map(|engine| Arc::clone(&engine.inbox)).collect(),
             status: Arc::clone(&self.status),
         };
         self.spawn("rawshard-ctl".into(), move || thread.run())

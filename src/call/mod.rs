@@ -116,6 +116,7 @@ impl Call {
     pub fn envelope(&self) -> Envelope {
         match self.target {
             Target::Bucket(_) => Envelope::Storage,
+            _ if self.payload.function().is_some_and(|name| name.starts_with(b"vshard.")) => Envelope::Vshard,
             _ => Envelope::Plain,
         }
     }

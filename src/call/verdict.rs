@@ -13,7 +13,9 @@ use crate::wire::vshard::{self, ErrorView, StorageAnswer};
 pub enum Envelope {
     /// `vshard.storage.call`: a status flag, then the values.
     Storage,
-    /// A plain CALL: the values.
+    /// A plain CALL of one of vshard's own functions: the values.
+    Vshard,
+    /// A plain CALL of a user's function: the values, and any error is his.
     Plain,
 }
 
@@ -58,7 +60,7 @@ pub fn judge(envelope: Envelope, kind: u64, body: &[u8]) -> Result<Verdict<'_>, 
         return exception(envelope, kind, &answer);
     }
     match envelope {
-        Envelope::Plain => {
+        Envelope::Vshard | Envelope::Plain => {
             let Some(data) = answer.data else { return Ok(Verdict::Values { values: b"", count: 0 }) };
             let mut cursor = Cursor::new(data);
             let count = cursor.array()?;
@@ -91,6 +93,10 @@ fn refusal(error: &[u8]) -> Verdict<'_> {
 
 fn exception<'a>(envelope: Envelope, kind: u64, answer: &Answer<'_>) -> Result<Verdict<'a>, Fault> {
     let mut error = Vec::new();
+    if envelope == Envelope::Plain {
+        vshard::write_user_exception(&mut error, kind, answer)?;
+        return Ok(Verdict::Failed(Error::Made(error)));
+    }
     vshard::write_exception(&mut error, kind, answer)?;
     let view = ErrorView::parse(&error);
     let unusable = view.is_sharding(code::STORAGE_IS_DISABLED)
@@ -99,7 +105,7 @@ fn exception<'a>(envelope: Envelope, kind: u64, answer: &Answer<'_>) -> Result<V
             && view.message.starts_with(b"Execute access to function 'vshard."))
         || (view.code == box_code::NO_SUCH_PROC && view.message.starts_with(b"Procedure 'vshard."));
     // Raised, not returned, by a function called directly on a replicaset (replicaset.lua: can_retry_after_error).
-    let elsewhere = envelope == Envelope::Plain
+    let elsewhere = envelope == Envelope::Vshard
         && (view.is_sharding(code::WRONG_BUCKET) || view.is_sharding(code::TRANSFER_IS_IN_PROGRESS));
     let error = Error::Made(error);
     Ok(if unusable {
@@ -184,7 +190,21 @@ mod tests {
             assert!(matches!(judge(Envelope::Storage, *kind, body), Ok(Verdict::Unusable(_))), "{kind}");
         }
         let (kind, body) = exception(33, "Procedure 'other' is not defined");
-        assert!(matches!(judge(Envelope::Plain, kind, &body), Ok(Verdict::Failed(_))));
+        assert!(matches!(judge(Envelope::Vshard, kind, &body), Ok(Verdict::Failed(_))));
+    }
+
+    #[test]
+    fn a_users_exception_is_his_whatever_it_looks_like() {
+        for code in 0..64 {
+            let mut body = b"\x81\x31".to_vec();
+            mp::write_str(&mut body, &format!(r#"{{"type":"ShardingError","code":{code},"message":"m"}}"#));
+            let verdict = judge(Envelope::Plain, TYPE_ERROR | 32, &body).unwrap();
+            let Verdict::Failed(error) = verdict else { panic!("{code}: {verdict:?}") };
+            assert_eq!(ErrorView::parse(error.bytes()).code, 32);
+            let elsewhere =
+                matches!(judge(Envelope::Vshard, TYPE_ERROR | 32, &body), Ok(Verdict::Elsewhere(_)));
+            assert_eq!(elsewhere, code == 1 || code == 7);
+        }
     }
 
     #[test]

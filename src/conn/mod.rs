@@ -99,8 +99,12 @@ pub struct Conn<T> {
     pending: Slab<T>,
     last_received: Time,
     ping_sent: Option<Time>,
+    /// It was seen that the ping is not answered.
+    silence_noted: bool,
     /// The peer tells when it stops, if asked.
     has_watchers: bool,
+    /// An event was acknowledged, perhaps with bytes that are not written yet.
+    acknowledges: bool,
     /// Why there is no connection; empty at first.
     last_error: String,
 }
@@ -117,7 +121,9 @@ impl<T> Conn<T> {
             pending: Slab::new(),
             last_received: now,
             ping_sent: None,
+            silence_noted: false,
             has_watchers: false,
+            acknowledges: false,
             last_error: String::new(),
         }
     }
@@ -143,6 +149,10 @@ impl<T> Conn<T> {
 
     pub fn last_error(&self) -> &str {
         if self.last_error.is_empty() { "connecting" } else { &self.last_error }
+    }
+
+    pub fn is_connecting(&self) -> bool {
+        matches!(self.state, State::Connecting { .. })
     }
 
     /// A ping has not been answered in time.
@@ -217,6 +227,8 @@ impl<T> Conn<T> {
         self.state = State::Down { retry_at: now.after(self.backoff.next(random)) };
         self.recv.clear();
         self.send.clear();
+        self.acknowledges = false;
+        self.silence_noted = false;
         self.ping_sent = None;
         let keys: Vec<Key> = self.pending.keys().collect();
         keys.into_iter().filter_map(|key| self.pending.remove(key)).collect()
@@ -250,8 +262,10 @@ impl<T> Conn<T> {
                     self.send.append(|out| iproto::write_ping(out, SYNC_PING));
                     self.ping_sent = Some(now);
                 }
-                // With requests under way their deadlines decide; the peer may be busy with one of them.
-                (self.is_silent(now) && self.in_flight() == 0).then_some("no answer to a ping")
+                self.silence_noted = self.is_silent(now);
+                // With requests under way it gets the same time again: it may be busy with one of them.
+                let given_up = self.ping_sent.is_some_and(|sent| now.since(sent) >= 2 * self.pings.timeout);
+                (given_up || self.silence_noted && self.in_flight() == 0).then_some("no answer to a ping")
             }
             _ => None,
         }
@@ -269,11 +283,8 @@ impl<T> Conn<T> {
             State::Leaving => Time::ZERO,
             State::Ready => match self.ping_sent {
                 None => self.last_received.after(self.pings.interval),
-                Some(sent) if self.in_flight() == 0 => sent.after(self.pings.timeout),
-                // Silent with requests under way: looked at again at the pace of pings.
-                Some(sent) => {
-                    sent.after(self.pings.timeout).max(self.last_received.after(self.pings.interval))
-                }
+                Some(sent) if self.silence_noted => sent.after(2 * self.pings.timeout),
+                Some(sent) => sent.after(self.pings.timeout),
             },
         }
     }
@@ -378,7 +389,6 @@ impl<T> Conn<T> {
         if self.has_watchers {
             self.send.append(|out| iproto::write_watch(out, SYNC_WATCH, SHUTDOWN_KEY));
         }
-        self.backoff.reset();
         self.last_error.clear();
         Event::Ready
     }
@@ -395,7 +405,7 @@ impl<T> Conn<T> {
             };
             let body = packet.start + header.body..packet.end;
             match header.sync {
-                SYNC_PING => continue,
+                SYNC_PING => self.backoff.reset(),
                 SYNC_AUTH if let State::Auth { since } = self.state => {
                     if header.kind != TYPE_OK {
                         return Some(Event::Fatal(self.refusal(header.kind, body)));
@@ -414,6 +424,11 @@ impl<T> Conn<T> {
                         return Some(Event::Leaving);
                     }
                     if header.sync == SYNC_WATCH {
+                        // One that floods and does not read would have us queue without end.
+                        if self.acknowledges && !self.send.is_empty() {
+                            return Some(Event::Fatal("events come unasked for".to_string()));
+                        }
+                        self.acknowledges = true;
                         // Watching again says that this one has come; the next one is sent only after that.
                         self.send.append(|out| iproto::write_watch(out, SYNC_WATCH, SHUTDOWN_KEY));
                     }
@@ -426,7 +441,11 @@ impl<T> Conn<T> {
                         return Some(Event::Fatal(format!("unexpected packet type {}", header.kind)));
                     }
                     return Some(match self.pending.remove(Key::unpack(sync.0)) {
-                        Some(owner) => Event::Answer(Answer { owner, kind: header.kind, body }),
+                        Some(owner) => {
+                            // It does more than greet.
+                            self.backoff.reset();
+                            Event::Answer(Answer { owner, kind: header.kind, body })
+                        }
                         None if matches!(self.state, State::Ready | State::Leaving) => Event::Late,
                         None => Event::Fatal(self.refusal(header.kind, body)),
                     });

@@ -94,7 +94,8 @@ impl RecvBuf {
 
     /// Gives the whole buffer away, if nothing but the frame just taken is in it. Ranges of that frame stay good in it.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
-        if self.start != self.end {
+        // A small frame in a large buffer is better copied: the buffer would live as long as the answer.
+        if self.start != self.end || self.bytes.capacity() > 2 * self.end {
             return None;
         }
         let mut bytes = std::mem::take(&mut self.bytes);

@@ -18,7 +18,15 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 struct Search {
     due: Time,
+    /// Answers that are missing; none is waited for after `expires`.
     open: u32,
+    expires: Time,
+    /// Tells answers to this round of questions from late ones.
+    serial: u32,
+    /// The master at the start, as long as it was asked and has not said no.
+    current: Option<InstanceIdx>,
+    /// The first other one that says it is the master.
+    candidate: Option<InstanceIdx>,
     found: bool,
 }
 
@@ -32,7 +40,15 @@ impl Masters {
     pub fn set_replicasets(&mut self, replicasets: impl Iterator<Item = ReplicasetIdx>, now: Time) {
         let mut old = std::mem::take(&mut self.searches);
         for idx in replicasets {
-            let search = old.remove(&idx).unwrap_or(Search { due: now, open: 0, found: false });
+            let search = old.remove(&idx).unwrap_or(Search {
+                due: now,
+                open: 0,
+                expires: now,
+                serial: 0,
+                current: None,
+                candidate: None,
+                found: false,
+            });
             self.searches.insert(idx, search);
         }
     }
@@ -48,40 +64,66 @@ impl Masters {
         }
     }
 
-    /// A replicaset whose instances are to be asked now; say how many were with [`Masters::asked`].
+    /// A replicaset whose instances are to be asked now; say who is with [`Masters::asked`].
     pub fn poll_search(&mut self, now: Time) -> Option<ReplicasetIdx> {
-        self.searches.iter().find(|(_, search)| search.open == 0 && search.due <= now).map(|(idx, _)| *idx)
+        let is_due =
+            |search: &Search| if search.open == 0 { search.due <= now } else { search.expires <= now };
+        self.searches.iter().find(|(_, search)| is_due(search)).map(|(idx, _)| *idx)
     }
 
-    pub fn asked(&mut self, idx: ReplicasetIdx, questions: u32, now: Time) {
-        if let Some(search) = self.searches.get_mut(&idx) {
-            search.open = questions;
-            search.found = false;
-            // While answers are missing; should all be lost, the search begins anew.
-            search.due = now.after(if questions == 0 { WORK } else { 2 * TIMEOUT });
-        }
+    /// These are asked, those that have a connection; `current` is the master so far. Gives the number of this round.
+    pub fn asked(
+        &mut self,
+        idx: ReplicasetIdx,
+        whom: &[InstanceIdx],
+        current: Option<InstanceIdx>,
+        now: Time,
+    ) -> u32 {
+        let Some(search) = self.searches.get_mut(&idx) else { return 0 };
+        *search = Search {
+            due: now.after(WORK),
+            open: whom.len() as u32,
+            expires: now.after(2 * TIMEOUT),
+            serial: search.serial.wrapping_add(1),
+            current: current.filter(|current| whom.contains(current)),
+            candidate: None,
+            found: false,
+        };
+        search.serial
     }
 
-    /// An instance has answered. Gives the new master if this makes one known.
+    /// An instance has answered. Gives the new master if this makes one known: the present one stays as long as it says that
+    /// it is, and otherwise the first to say so follows it.
     pub fn handle_answer(
         &mut self,
         idx: ReplicasetIdx,
+        serial: u32,
         instance: InstanceIdx,
         is_master: bool,
         now: Time,
     ) -> Option<InstanceIdx> {
-        let search = self.searches.get_mut(&idx)?;
-        search.open = search.open.saturating_sub(1);
-        let first = is_master && !search.found;
-        search.found |= is_master;
+        let search =
+            self.searches.get_mut(&idx).filter(|search| search.serial == serial && search.open > 0)?;
+        search.open -= 1;
+        if is_master && search.current == Some(instance) {
+            search.found = true;
+        } else if is_master {
+            search.candidate = search.candidate.or(Some(instance));
+        } else if search.current == Some(instance) {
+            search.current = None;
+        }
+        let decided = search.current.is_none() || search.open == 0;
+        let news = if decided && !search.found { search.candidate } else { None };
+        search.found |= news.is_some();
         if search.open == 0 {
             search.due = now.after(if search.found { IDLE } else { WORK });
         }
-        first.then_some(instance)
+        news
     }
 
     pub fn next_timeout(&self) -> Option<Time> {
-        self.searches.values().filter(|search| search.open == 0).map(|search| search.due).min()
+        let next = |search: &Search| if search.open == 0 { search.due } else { search.expires };
+        self.searches.values().map(next).min()
     }
 }
 
@@ -89,26 +131,65 @@ impl Masters {
 mod tests {
     use super::*;
 
+    const RS: ReplicasetIdx = ReplicasetIdx(0);
+    const A: InstanceIdx = InstanceIdx(0);
+    const B: InstanceIdx = InstanceIdx(1);
+
     fn at(ms: u64) -> Time {
         Time::from_nanos(ms * 1_000_000)
     }
 
+    fn started() -> Masters {
+        let mut masters = Masters::default();
+        masters.set_replicasets([RS].into_iter(), at(0));
+        assert_eq!(masters.poll_search(at(0)), Some(RS));
+        masters
+    }
+
     #[test]
     fn asks_until_one_says_yes_then_rarely() {
-        let (rs, a, b) = (ReplicasetIdx(0), InstanceIdx(0), InstanceIdx(1));
-        let mut masters = Masters::default();
-        masters.set_replicasets([rs].into_iter(), at(0));
-        assert_eq!(masters.poll_search(at(0)), Some(rs));
-        masters.asked(rs, 2, at(0));
+        let mut masters = started();
+        let first = masters.asked(RS, &[A, B], None, at(0));
         assert_eq!(masters.poll_search(at(0)), None);
-        assert_eq!(masters.handle_answer(rs, a, false, at(1)), None);
-        assert_eq!(masters.handle_answer(rs, b, false, at(2)), None);
+        assert_eq!(masters.handle_answer(RS, first, A, false, at(1)), None);
+        assert_eq!(masters.handle_answer(RS, first, B, false, at(2)), None);
         assert_eq!(masters.next_timeout(), Some(at(502)));
-        masters.asked(rs, 2, at(502));
-        assert_eq!(masters.handle_answer(rs, b, true, at(503)), Some(b));
-        assert_eq!(masters.handle_answer(rs, a, true, at(504)), None, "the first wins");
+        let second = masters.asked(RS, &[A, B], None, at(502));
+        assert_eq!(masters.handle_answer(RS, first, A, true, at(503)), None, "an answer of the first round");
+        assert_eq!(masters.handle_answer(RS, second, B, true, at(503)), Some(B));
+        assert_eq!(masters.handle_answer(RS, second, A, true, at(504)), None, "the first wins");
         assert_eq!(masters.next_timeout(), Some(at(5504)));
-        masters.wakeup_one(rs, at(600));
-        assert_eq!(masters.poll_search(at(600)), Some(rs));
+        masters.wakeup_one(RS, at(600));
+        assert_eq!(masters.poll_search(at(600)), Some(RS));
+    }
+
+    #[test]
+    fn a_master_that_says_it_is_stays() {
+        let mut masters = started();
+        let round = masters.asked(RS, &[A, B], Some(A), at(0));
+        assert_eq!(
+            masters.handle_answer(RS, round, B, true, at(1)),
+            None,
+            "the present one has the first word"
+        );
+        assert_eq!(masters.handle_answer(RS, round, A, true, at(2)), None);
+        let round = masters.asked(RS, &[A, B], Some(A), at(10));
+        assert_eq!(masters.handle_answer(RS, round, B, true, at(11)), None);
+        assert_eq!(masters.handle_answer(RS, round, A, false, at(12)), Some(B), "it resigns");
+        // Without a connection it is not asked, and not waited for.
+        let round = masters.asked(RS, &[B], Some(A), at(20));
+        assert_eq!(masters.handle_answer(RS, round, B, true, at(21)), Some(B));
+    }
+
+    #[test]
+    fn answers_that_never_come_hold_nothing_up_for_ever() {
+        let mut masters = started();
+        masters.asked(RS, &[A, B], None, at(0));
+        masters.wakeup(at(1));
+        assert_eq!(masters.poll_search(at(1)), None, "one round at a time");
+        assert_eq!(masters.next_timeout(), Some(at(10_000)));
+        assert_eq!(masters.poll_search(at(10_000)), Some(RS));
+        masters.asked(RS, &[], None, at(10_000));
+        assert_eq!(masters.next_timeout(), Some(at(10_500)), "nobody to ask");
     }
 }

@@ -7,7 +7,7 @@ mod masters;
 pub mod publish;
 pub mod thread;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,11 +24,15 @@ use discovery::Discovery;
 use masters::Masters;
 use publish::Publisher;
 
+/// Between two changes of a replicaset's master on the word of storages.
+const HINT_INTERVAL: Duration = Duration::from_millis(100);
+
 /// What a request of the control loop was for.
 #[derive(Clone, Copy)]
 enum Purpose {
     Discovery(ReplicasetIdx),
-    Master(ReplicasetIdx, InstanceIdx),
+    /// The round of the search, and who was asked.
+    Master(ReplicasetIdx, u32, InstanceIdx),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub struct Control {
     buckets: Arc<Buckets>,
     discovery: Discovery,
     masters: Masters,
+    /// When a storage's word on its master was last believed.
+    hinted: HashMap<ReplicasetIdx, Time>,
     open: Slab<Purpose>,
     requests: VecDeque<Request>,
 }
@@ -64,9 +70,15 @@ impl Control {
             buckets,
             discovery: Discovery::new(mode),
             masters: Masters::default(),
+            hinted: HashMap::new(),
             open: Slab::new(),
             requests: VecDeque::new(),
         }
+    }
+
+    /// Of the topology as it is now.
+    pub fn epoch(&self) -> u64 {
+        self.publisher.topology().epoch
     }
 
     pub fn status(&self) -> Status {
@@ -96,8 +108,11 @@ impl Control {
         match *report {
             Report::NonMaster { replicaset, replica, master } => {
                 let topology = self.publisher.topology();
-                // Old news once the master has changed.
-                if topology.replicaset(replicaset).is_some_and(|rs| rs.master == Some(replica)) {
+                // Old news once the master has changed. Two that name each other are followed at a walking pace.
+                let is_news = topology.replicaset(replicaset).is_some_and(|rs| rs.master == Some(replica));
+                let last = self.hinted.get(&replicaset).copied().unwrap_or(Time::ZERO);
+                if is_news && now.since(last) >= HINT_INTERVAL {
+                    self.hinted.insert(replicaset, now);
                     self.publisher.set_master(replicaset, master);
                 }
                 self.masters.wakeup_one(replicaset, now);
@@ -109,10 +124,11 @@ impl Control {
     pub fn handle_reply(&mut self, reply: &Reply, now: Time) {
         match self.open.remove(reply.token) {
             Some(Purpose::Discovery(replicaset)) => self.handle_page(replicaset, reply, now),
-            Some(Purpose::Master(replicaset, instance)) => {
+            Some(Purpose::Master(replicaset, round, instance)) => {
                 let is_master = reply.outcome == Outcome::Values
                     && vshard::instance_info(reply.array()).is_ok_and(|info| info.is_master);
-                if let Some(master) = self.masters.handle_answer(replicaset, instance, is_master, now) {
+                if let Some(master) = self.masters.handle_answer(replicaset, round, instance, is_master, now)
+                {
                     self.publisher.set_master(replicaset, Some(master));
                 }
             }
@@ -131,14 +147,18 @@ impl Control {
         }
         while let Some(replicaset) = self.masters.poll_search(now) {
             let topology = self.publisher.topology();
-            let instances =
-                topology.replicaset(replicaset).map(|rs| rs.instances.clone()).unwrap_or_default();
-            self.masters.asked(replicaset, instances.len() as u32, now);
-            for instance in instances {
+            let rs = topology.replicaset(replicaset);
+            // Only those who can answer at once: the one that is down is often the master whose successor is looked for.
+            let is_connected =
+                |idx: &InstanceIdx| topology.instance(*idx).is_some_and(|it| it.state.is_connected());
+            let all = rs.map(|rs| rs.instances.as_slice()).unwrap_or_default();
+            let whom: Vec<InstanceIdx> = all.iter().copied().filter(is_connected).collect();
+            let round = self.masters.asked(replicaset, &whom, rs.and_then(|rs| rs.master), now);
+            for instance in whom {
                 let mut args = vec![0x91];
                 mp::write_str(&mut args, "info");
                 let body = Body::call(Vec::new(), "vshard.storage._call", &args);
-                let purpose = Purpose::Master(replicaset, instance);
+                let purpose = Purpose::Master(replicaset, round, instance);
                 self.ask(purpose, Target::Instance(instance), Access::RW, body, masters::TIMEOUT, now);
             }
         }

@@ -1,5 +1,6 @@
 //! The thread of the control loop: waits for replies, reports, commands or its next timeout.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::call::request::Reply;
@@ -42,22 +43,41 @@ impl Signal {
     }
 }
 
+/// Makes a fresh control loop: at the start, and after a panic.
+pub type MakeControl = Box<dyn Fn() -> Control + Send>;
+
 pub struct Thread {
-    pub control: Control,
+    pub make_control: MakeControl,
     pub signal: Arc<Signal>,
     pub commands: Arc<Outbox<Command>>,
     pub replies: Vec<Arc<Outbox<Reply>>>,
     pub reports: Vec<Arc<Outbox<Report>>>,
-    /// The engine that carries out the control loop's requests.
-    pub engine: Arc<Inbox>,
+    /// The first one carries out the control loop's requests; all are told of a new topology.
+    pub engines: Vec<Arc<Inbox>>,
     pub status: Arc<Mutex<Status>>,
 }
 
 impl Thread {
-    /// Until a `Stop` command.
-    pub fn run(mut self) {
+    /// Until a `Stop` command. After a panic it goes on with a fresh control loop.
+    pub fn run(self) {
+        let mut control = (self.make_control)();
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.work(&mut control))) {
+                Ok(()) => return,
+                Err(_) => {
+                    log::error!("the control thread has panicked and starts anew");
+                    let mode = control.status().discovery_mode;
+                    control = (self.make_control)();
+                    control.handle_command(Command::Configured(mode), sys::now());
+                }
+            }
+        }
+    }
+
+    fn work(&self, control: &mut Control) {
         let (mut commands, mut replies, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         let mut posts = Vec::new();
+        let mut epoch = control.epoch();
         loop {
             let now = sys::now();
             self.commands.take(&mut commands);
@@ -65,25 +85,31 @@ impl Thread {
                 if command == Command::Stop {
                     return;
                 }
-                self.control.handle_command(command, now);
+                control.handle_command(command, now);
             }
             for outbox in &self.reports {
                 outbox.take(&mut reports);
-                reports.drain(..).for_each(|report| self.control.handle_report(&report, now));
+                reports.drain(..).for_each(|report| control.handle_report(&report, now));
             }
             for outbox in &self.replies {
                 outbox.take(&mut replies);
-                replies.drain(..).for_each(|reply: Reply| self.control.handle_reply(&reply, now));
+                replies.drain(..).for_each(|reply: Reply| control.handle_reply(&reply, now));
             }
-            self.control.handle_timeout(now);
-            posts.extend(std::iter::from_fn(|| self.control.poll_request()).map(Message::Call));
+            control.handle_timeout(now);
+            posts.extend(std::iter::from_fn(|| control.poll_request()).map(Message::Call));
+            if control.epoch() != epoch {
+                epoch = control.epoch();
+                self.engines.iter().for_each(|engine| {
+                    engine.post(Message::Topology);
+                });
+            }
             if !posts.is_empty() {
-                self.engine.post_all(&mut posts);
+                self.engines[0].post_all(&mut posts);
                 // Left only if the engine is gone; then this thread is told to stop as well.
                 posts.clear();
             }
-            *self.status.lock().unwrap_or_else(PoisonError::into_inner) = self.control.status();
-            self.signal.wait(self.control.next_timeout());
+            *self.status.lock().unwrap_or_else(PoisonError::into_inner) = control.status();
+            self.signal.wait(control.next_timeout());
         }
     }
 }

@@ -198,8 +198,27 @@ impl Core {
                 self.peers.iter_mut().flatten().for_each(|peer| peer.conn.hurry(now));
                 self.conn_timer = now;
             }
+            // The turn that takes it adopts the topology.
+            Message::Topology => {}
+            // The thread's affair.
+            Message::Resolved(..) => {}
             Message::Stop => self.stop(),
         }
+    }
+
+    /// A call whose message was taken and then lost to a panic ends with an error, unless the core has accepted it.
+    pub fn refuse(&mut self, client: Client, token: Token) {
+        if self.find(client, token).is_some() {
+            return;
+        }
+        let reply =
+            Reply::single(token, Outcome::Failed, Vec::new(), |out| write_failure(out, &Failure::Stopped));
+        self.reply(client, reply);
+    }
+
+    /// A socket is being made for this instance.
+    pub fn is_connecting(&self, idx: InstanceIdx) -> bool {
+        self.peer(idx).is_some_and(|peer| peer.conn.is_connecting())
     }
 
     pub fn handle_connected(&mut self, idx: InstanceIdx, now: Time) {
@@ -232,7 +251,7 @@ impl Core {
                         peer.id,
                         peer.address
                     );
-                    peer.state.ready.fetch_sub(1, Ordering::Relaxed);
+                    peer.count(false);
                     self.conn_timer = now;
                 }
                 Event::Fatal(reason) => {
@@ -242,7 +261,10 @@ impl Core {
             }
         }
         if became_ready {
-            self.became_ready(&peer);
+            self.counters.connects.add(1);
+            peer.count(true);
+            peer.state.connects.fetch_add(1, Ordering::Relaxed);
+            peer.log_connected();
             self.release_neighbours(&peer);
             // Pings begin: sooner than the handshake would have timed out.
             self.conn_timer = self.conn_timer.min(peer.conn.next_timeout());
@@ -268,18 +290,11 @@ impl Core {
         if !peer.conn.is_open() {
             return;
         }
-        let was_ready = peer.conn.is_ready();
-        let first = peer.conn.last_error() != reason;
         let owners = peer.conn.handle_closed(reason, random, now);
         let next = peer.conn.next_timeout();
-        if was_ready {
-            peer.state.ready.fetch_sub(1, Ordering::Relaxed);
-        }
+        peer.count(false);
         peer.state.set_last_error(reason);
-        if first {
-            // Once per reason, not per try: a storage that is down would fill the disk otherwise.
-            log::warn!("connection to {} at {} is lost: {reason}", peer.id, peer.address);
-        }
+        peer.log_lost(reason, now);
         let retired = peer.retired;
         self.counters.disconnects.add(1);
         self.conn_timer = self.conn_timer.min(next);
@@ -397,12 +412,16 @@ impl Core {
     }
 
     fn cancel(&mut self, client: Client, token: Token) {
-        let Some(packed) = self.by_token[client as usize].get(token.index as usize) else { return };
-        let id = CallId::unpack(*packed);
-        if self.calls.get(id).is_some_and(|call| call.token == token && call.client == client) {
+        if let Some(id) = self.find(client, token) {
             self.counters.cancelled.add(1);
             self.end(id);
         }
+    }
+
+    /// The call of this token, while it is under way.
+    fn find(&self, client: Client, token: Token) -> Option<CallId> {
+        let id = CallId::unpack(*self.by_token[client as usize].get(token.index as usize)?);
+        self.calls.get(id).is_some_and(|call| call.token == token && call.client == client).then_some(id)
     }
 
     fn stop(&mut self) {
@@ -412,8 +431,7 @@ impl Core {
             self.fail(id, &Failure::Stopped);
         }
         for (slot, peer) in self.peers.iter_mut().enumerate() {
-            if let Some(mut peer) = peer.take() {
-                peer.withdraw();
+            if peer.take().is_some() {
                 self.actions.push_back(Action::Close(InstanceIdx(slot as u32)));
             }
         }
@@ -450,9 +468,8 @@ impl Core {
     }
 
     fn dispatch_to_replicaset(&mut self, id: CallId, idx: ReplicasetIdx, now: Time) {
-        let topology = Arc::clone(&self.topology);
         let Some(call) = self.calls.get_mut(id) else { return };
-        let Some(replicaset) = topology.replicaset(idx) else {
+        let Some(replicaset) = self.topology.replicaset(idx) else {
             if let Target::Bucket(bucket) = call.target {
                 self.buckets.forget_if(bucket, idx);
                 return self.resolve(bucket, id, now);
@@ -469,12 +486,19 @@ impl Core {
         };
         match pick::pick(replicaset, call.access, call.tried, &mut self.balance[idx.slot()], usable) {
             Some(instance) => self.dispatch_to_instance(id, instance, now),
-            None if replicaset.master_auto => {
-                self.reports.push(Report::MissingMaster(idx));
-                self.remember(id, &Failure::MissingMaster { replicaset: replicaset.id.clone() });
-                self.pause(id, MASTER_PAUSE, now);
+            None => {
+                let failure = Failure::MissingMaster { replicaset: replicaset.id.clone() };
+                if !replicaset.master_auto {
+                    return self.fail(id, &failure);
+                }
+                let pause = call.next_pause().max(MASTER_PAUSE);
+                let report = Report::MissingMaster(idx);
+                if self.reports.last() != Some(&report) {
+                    self.reports.push(report);
+                }
+                self.remember(id, &failure);
+                self.pause(id, pause, now);
             }
-            None => self.fail(id, &Failure::MissingMaster { replicaset: replicaset.id.clone() }),
         }
     }
 
@@ -496,7 +520,13 @@ impl Core {
         let waits = peer.waiting() > 0 && call.stage != Stage::Admitted(idx);
         if waits || !peer.has_room(&limits) {
             call.stage = Stage::Waiting(idx);
-            peer.wait(id, &self.calls);
+            if !peer.wait(id, &limits, &self.calls) {
+                let instance = peer.id.clone();
+                if let Some(call) = self.calls.get_mut(id) {
+                    call.stage = Stage::Ready;
+                }
+                self.fail(id, &Failure::Overloaded { instance });
+            }
             return;
         }
         if call.attempts > 0 {
@@ -633,7 +663,9 @@ impl Core {
                 call.last_error = Some(error.into());
                 self.ready.push_back(id);
             }
-            (pick::Mode::Write, Some(_)) if is_starting(error) => {
+            (pick::Mode::Write, Some(_))
+                if matches!(call.target, Target::Bucket(_)) && is_starting(error) =>
+            {
                 call.last_error = Some(error.into());
                 let pause = call.next_pause().max(PAUSE_OF_STARTING);
                 self.pause(id, pause, now);
@@ -798,17 +830,9 @@ impl Core {
 
     /// Closes a connection that nothing uses any more.
     fn retire(&mut self, idx: InstanceIdx) {
-        if let Some(mut peer) = self.peers.get_mut(idx.slot()).and_then(Option::take) {
-            peer.withdraw();
+        if self.peers.get_mut(idx.slot()).and_then(Option::take).is_some() {
             self.actions.push_back(Action::Close(idx));
         }
-    }
-
-    fn became_ready(&mut self, peer: &Peer) {
-        self.counters.connects.add(1);
-        peer.state.ready.fetch_add(1, Ordering::Relaxed);
-        peer.state.connects.fetch_add(1, Ordering::Relaxed);
-        log::info!("connected to {} at {}", peer.id, peer.address);
     }
 
     /// Reads that wait for another instance of the replicaset to connect can go to this one. Writes will wait again, in their

@@ -1,10 +1,13 @@
 //! The two queues between a client and an engine: requests in, replies out. Each hop moves a batch under one short lock
 //! and costs a wake only when the other side sleeps.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::call::request::{Client, RawRequest, Request, Token};
+use crate::ids::InstanceIdx;
 
 /// Makes a sleeping thread look at its queue. Callable from any thread, any number of times.
 pub trait Wake: Send + Sync {
@@ -19,8 +22,23 @@ pub enum Message {
     Cancel(Client, Token),
     /// Forget what is known of connections' pauses: reconnect now. Sent after a reconfiguration.
     Refresh,
+    /// A new topology is there: whoever waits for a change in it is to be looked at.
+    Topology,
+    /// Addresses of the name of an instance, for the thread itself.
+    Resolved(InstanceIdx, io::Result<Vec<SocketAddr>>),
     /// End all calls with an error and leave the loop.
     Stop,
+}
+
+impl Message {
+    /// The call that it brings, if it brings one.
+    pub fn call(&self) -> Option<(Client, Token)> {
+        match self {
+            Message::Call(request) => Some((request.client, request.token)),
+            Message::Raw(request) => Some((Client::Host, request.token)),
+            _ => None,
+        }
+    }
 }
 
 /// Into an engine. Any thread posts, the engine's thread takes.

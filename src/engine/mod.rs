@@ -2,6 +2,7 @@
 
 pub mod core;
 pub mod inbox;
+mod names;
 mod peer;
 mod resolve;
 pub mod sys;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::call::{Call, Stage};
 use crate::conn::Conn;
@@ -45,6 +46,13 @@ pub(super) struct Peer {
     live: usize,
     /// This engine's share in the figures of `state`.
     published_in_flight: u32,
+    counted: bool,
+    /// The reason that the log was last told, until when it is not told again, and how often it was not.
+    told: String,
+    quiet_until: Time,
+    untold: u32,
+    /// The log believes that there is no connection.
+    told_lost: bool,
 }
 
 impl Peer {
@@ -63,6 +71,11 @@ impl Peer {
             waiting: VecDeque::new(),
             live: 0,
             published_in_flight: 0,
+            counted: false,
+            told: String::new(),
+            quiet_until: Time::ZERO,
+            untold: 0,
+            told_lost: true,
         }
     }
 
@@ -78,7 +91,11 @@ impl Peer {
             && self.conn.send.len() <= limits.queued_bytes
     }
 
-    pub fn wait(&mut self, id: CallId, calls: &Slab<Call>) {
+    /// False: as many wait as may.
+    pub fn wait(&mut self, id: CallId, limits: &Limits, calls: &Slab<Call>) -> bool {
+        if self.live >= limits.waiting as usize {
+            return false;
+        }
         // Calls that time out while a storage is down leave their ids behind: swept when they are the most of the queue.
         if self.waiting.len() > 64 && self.waiting.len() > 2 * self.live {
             let idx = self.idx;
@@ -87,6 +104,7 @@ impl Peer {
         }
         self.waiting.push_back(id);
         self.live += 1;
+        true
     }
 
     /// Calls that wait here.
@@ -137,12 +155,48 @@ impl Peer {
         self.state.suspect.store(self.conn.is_silent(now), Ordering::Relaxed);
     }
 
-    /// Takes this engine's share out of the published figures.
-    pub fn withdraw(&mut self) {
-        self.state.in_flight.fetch_sub(self.published_in_flight, Ordering::Relaxed);
-        self.published_in_flight = 0;
-        if self.conn.is_ready() {
-            self.state.ready.fetch_sub(1, Ordering::Relaxed);
+    /// Whether this engine's connection counts among those that are ready.
+    pub fn count(&mut self, ready: bool) {
+        match (self.counted, ready) {
+            (false, true) => self.state.ready.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.state.ready.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
+        self.counted = ready;
+    }
+
+    /// Tells the log that the connection was lost. The same reason again is told once per [`QUIET`], with the number of
+    /// those that were not: a storage that is down, or a peer that hangs up on everybody, must not fill the disk.
+    pub fn log_lost(&mut self, reason: &str, now: Time) {
+        if self.told == reason && now < self.quiet_until {
+            self.untold += 1;
+            return;
+        }
+        let (id, address) = (&self.id, &self.address);
+        match self.untold {
+            0 => log::warn!("connection to {id} at {address} is lost: {reason}"),
+            count => log::warn!("connection to {id} at {address} is lost: {reason} ({count} more like this)"),
+        }
+        self.told = reason.to_string();
+        self.quiet_until = now.after(QUIET);
+        self.untold = 0;
+        self.told_lost = true;
+    }
+
+    /// Tells the log of a new connection, if it knows that there was none.
+    pub fn log_connected(&mut self) {
+        if std::mem::take(&mut self.told_lost) {
+            log::info!("connected to {} at {}", self.id, self.address);
         }
     }
 }
+
+impl Drop for Peer {
+    /// Takes this engine's share out of the published figures, whatever ended the peer.
+    fn drop(&mut self) {
+        self.count(false);
+        self.state.in_flight.fetch_sub(self.published_in_flight, Ordering::Relaxed);
+    }
+}
+
+const QUIET: Duration = Duration::from_secs(10);

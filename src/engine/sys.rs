@@ -1,7 +1,7 @@
 //! What the engine thread asks of the system: time, signals, sockets. Safe code over mio, socket2 and nix.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,7 +13,6 @@ use nix::sys::signal::{SigSet, Signal};
 use socket2::TcpKeepalive;
 
 use crate::engine::inbox::Wake;
-use crate::route::address::Address;
 use crate::time::Time;
 
 /// Nanoseconds since this process first asked; never zero, so that [`Time::ZERO`] lies before all.
@@ -62,27 +61,21 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Begins to connect. A name with several addresses is tried in turn: `attempt` counts the tries.
-    pub fn connect(address: &Address, attempt: usize) -> io::Result<Stream> {
-        match address {
-            Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path)?)),
-            Address::Tcp { host, port } => {
-                let addresses: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs()?.collect();
-                let Some(address) = addresses.get(attempt % addresses.len().max(1)) else {
-                    return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-                };
-                let stream = TcpStream::connect(*address)?;
-                let socket = socket2::SockRef::from(&stream);
-                socket.set_tcp_nodelay(true)?;
-                // A host that vanished without a word: noticed by what it does not acknowledge, or, while nothing is
-                // sent, by probes. A process that is merely frozen still acknowledges; pings find that.
-                socket.set_tcp_user_timeout(Some(VANISHED))?;
-                socket.set_tcp_keepalive(
-                    &TcpKeepalive::new().with_time(PROBE).with_interval(PROBE).with_retries(2),
-                )?;
-                Ok(Stream::Tcp(stream))
-            }
-        }
+    pub fn connect_unix(path: &str) -> io::Result<Stream> {
+        Ok(Stream::Unix(UnixStream::connect(path)?))
+    }
+
+    /// Begins to connect.
+    pub fn connect_tcp(address: SocketAddr) -> io::Result<Stream> {
+        let stream = TcpStream::connect(address)?;
+        let socket = socket2::SockRef::from(&stream);
+        socket.set_tcp_nodelay(true)?;
+        // A host that vanished without a word: noticed by what it does not acknowledge, or, while nothing is
+        // sent, by probes. A process that is merely frozen still acknowledges; pings find that.
+        socket.set_tcp_user_timeout(Some(VANISHED))?;
+        socket
+            .set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE).with_interval(PROBE).with_retries(2))?;
+        Ok(Stream::Tcp(stream))
     }
 
     /// After the socket became writable: whether it is connected. None: not yet.

@@ -2,6 +2,7 @@
 //! nothing.
 
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +10,13 @@ use std::time::Duration;
 use mio::event::Event;
 use mio::{Events, Poll, Token};
 
-use crate::call::request::{Client, Reply};
+use crate::call::request::{Client, Reply, Token as RequestToken};
 use crate::engine::core::{Action, Core, Report};
 use crate::engine::inbox::{Inbox, Message, Outbox};
+use crate::engine::names;
 use crate::engine::sys::{self, Stream};
 use crate::ids::InstanceIdx;
+use crate::route::address::Address;
 use crate::time::Time;
 
 pub const WAKER: Token = Token(usize::MAX);
@@ -53,13 +56,18 @@ pub struct Thread {
     outlets: Outlets,
     /// By [`InstanceIdx`].
     links: Vec<Option<Link>>,
+    /// Tries to connect by name, so that each address gets its turn.
     attempts: Vec<usize>,
+    /// Its name is being looked up.
+    resolving: Vec<bool>,
     /// Instances with bytes to write that their sockets could not take yet.
     unsent: Vec<InstanceIdx>,
     /// Empty between turns, like `messages`.
     dirty: Vec<InstanceIdx>,
     /// Sockets that had more to read than their share.
     unread: Vec<InstanceIdx>,
+    /// The call of the message that is being handled.
+    handled: Option<(Client, RequestToken)>,
     /// Empty between turns; kept for its capacity.
     messages: Vec<Message>,
 }
@@ -76,6 +84,8 @@ impl Thread {
             outlets,
             links,
             attempts,
+            resolving: Vec::new(),
+            handled: None,
             unsent,
             unread,
             messages: Vec::new(),
@@ -103,6 +113,9 @@ impl Thread {
                     log::error!("an engine thread has panicked and starts anew; its calls end with an error");
                     let stops = |message: &Message| matches!(message, Message::Stop);
                     let stopped = self.core.is_stopped() || self.messages.iter().any(stops);
+                    if let Some((client, token)) = self.handled.take() {
+                        self.core.refuse(client, token);
+                    }
                     if catch_unwind(AssertUnwindSafe(|| self.end_calls())).is_err() {
                         log::error!("it panicked again while ending them");
                     }
@@ -131,13 +144,20 @@ impl Thread {
     /// False: stopped.
     fn turn(&mut self, events: &mut Events) -> io::Result<bool> {
         let now = sys::now();
-        self.core.begin_turn(now);
         self.inbox.take(&mut self.messages);
+        // After the messages: what they name was published before they were sent.
+        self.core.begin_turn(now);
         let busy = !self.messages.is_empty();
         // They stay where a panic over one of them does not lose the others.
         for next in 0..self.messages.len() {
-            let message = std::mem::replace(&mut self.messages[next], Message::Refresh);
+            let message = std::mem::replace(&mut self.messages[next], Message::Topology);
+            if let Message::Resolved(idx, addresses) = message {
+                self.resolved(idx, addresses, now);
+                continue;
+            }
+            self.handled = message.call();
             self.core.handle_message(message, now);
+            self.handled = None;
         }
         self.messages.clear();
         let again = std::mem::take(&mut self.unread);
@@ -296,11 +316,47 @@ impl Thread {
         if self.links.len() < slots {
             self.links.resize_with(slots, || None);
             self.attempts.resize(slots, 0);
+            self.resolving.resize(slots, false);
         }
         let Some(address) = self.core.address(idx) else { return };
+        let stream = match address {
+            Address::Unix(path) => Stream::connect_unix(path),
+            Address::Tcp { host, port } => match names::literal(host, *port) {
+                Some(address) => Stream::connect_tcp(address),
+                None => {
+                    // One question at a time: a slow resolver is not asked again meanwhile.
+                    if !std::mem::replace(&mut self.resolving[idx.slot()], true) {
+                        let inbox = Arc::clone(&self.inbox);
+                        if let Err(error) = names::look_up(host.clone(), *port, idx, inbox) {
+                            self.resolving[idx.slot()] = false;
+                            self.closed(idx, &reason(&error), now);
+                        }
+                    }
+                    return;
+                }
+            },
+        };
+        self.open(idx, stream, now);
+    }
+
+    /// The resolver has answered. A name with several addresses is tried in turn.
+    fn resolved(&mut self, idx: InstanceIdx, addresses: io::Result<Vec<SocketAddr>>, now: Time) {
+        let Some(resolving) = self.resolving.get_mut(idx.slot()) else { return };
+        *resolving = false;
+        if !self.core.is_connecting(idx) || self.link(idx).is_some() {
+            return;
+        }
         let attempt = self.attempts[idx.slot()];
         self.attempts[idx.slot()] = attempt.wrapping_add(1);
-        let opened = Stream::connect(address, attempt).and_then(|mut stream| {
+        let stream = addresses.and_then(|addresses| match addresses.get(attempt % addresses.len().max(1)) {
+            Some(address) => Stream::connect_tcp(*address),
+            None => Err(io::Error::new(ErrorKind::NotFound, "the name has no address")),
+        });
+        self.open(idx, stream, now);
+    }
+
+    fn open(&mut self, idx: InstanceIdx, stream: io::Result<Stream>, now: Time) {
+        let opened = stream.and_then(|mut stream| {
             stream.register(self.poll.registry(), Token(idx.slot()))?;
             Ok(stream)
         });

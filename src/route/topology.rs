@@ -80,13 +80,15 @@ pub struct Replicaset {
 pub struct Limits {
     /// Calls under way per instance and engine; further ones queue behind them.
     pub in_flight: u32,
+    /// Calls that wait for one instance, for its connection or for their turn; further ones fail at once.
+    pub waiting: u32,
     /// Bytes written to one connection that the peer has not taken yet.
     pub queued_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { in_flight: 100_000, queued_bytes: 256 << 20 }
+        Limits { in_flight: 100_000, waiting: 200_000, queued_bytes: 256 << 20 }
     }
 }
 

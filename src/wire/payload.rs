@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::ids::BucketId;
-use crate::wire::mp;
+use crate::wire::mp::{self, Cursor};
 
 /// Bodies of this size or more are shared with the send queue instead of copied into it.
 const SHARE: usize = 16 << 10;
@@ -23,6 +23,8 @@ pub enum Head {
 /// The longest head.
 pub const HEAD_MAX: usize = STORAGE_CALL.len() + 5 + 1 + 5;
 
+/// IPROTO's key of it.
+const FUNCTION_NAME: u64 = 0x22;
 const STORAGE_CALL: &[u8] = b"\x82\x22\xb3vshard.storage.call\x21\x94";
 
 impl Head {
@@ -76,6 +78,13 @@ impl Payload {
         self.head
     }
 
+    /// The function that a body without a head calls.
+    pub fn function(&self) -> Option<&[u8]> {
+        let mut cursor = Cursor::new(self.bytes());
+        cursor.map().ok()?;
+        (cursor.uint() == Ok(FUNCTION_NAME)).then(|| cursor.str().ok()).flatten()
+    }
+
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Own(bytes) => &bytes[self.range.clone()],
@@ -109,7 +118,6 @@ pub fn write_func_and_args(out: &mut Vec<u8>, func: &[u8], args: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::mp::Cursor;
 
     #[test]
     fn a_head_and_its_rest_are_one_body() {

@@ -89,13 +89,20 @@ impl<'a> ErrorView<'a> {
     }
 }
 
-/// Appends the error of an IPROTO error answer as the map that vshard makes of it (error.lua: box_error, from_string).
+/// Appends the error that one of vshard's functions raised as the map that vshard makes of it (error.lua: box_error,
+/// from_string).
 pub fn write_exception(out: &mut Vec<u8>, kind: u64, answer: &Answer<'_>) -> Result<(), Fault> {
     let message = answer.message.unwrap_or_default();
     // A table raised on the storage arrives as its JSON: vshard's way to carry a typed error through an exception.
     if message.first() == Some(&b'{') && sharding_error_from_json(message, out) {
         return Ok(());
     }
+    write_user_exception(out, kind, answer)
+}
+
+/// Appends the error that a user's function raised, whatever its text looks like.
+pub fn write_user_exception(out: &mut Vec<u8>, kind: u64, answer: &Answer<'_>) -> Result<(), Fault> {
+    let message = answer.message.unwrap_or_default();
     if let Some(stack) = answer.error_stack {
         let start = out.len();
         if write_error_stack(out, stack)? {

@@ -146,6 +146,8 @@ fn serve(mut stream: Box<dyn Stream>, script: Option<Script>, stopped: &AtomicBo
                     assert!(request.is_from("storage", PASSWORD, &SALT));
                     output.extend(server::ok(request.sync));
                 }
+                // The watched key never changes here.
+                server::TYPE_WATCH => {}
                 server::TYPE_PING => output.extend(server::ok(request.sync)),
                 _ => requests.push(request),
             }

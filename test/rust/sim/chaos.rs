@@ -67,6 +67,7 @@ impl Schedule {
         world.config.limits = Limits {
             in_flight: *random.pick(&[1, 5, 100_000]),
             queued_bytes: *random.pick(&[0, 5000, 256 << 20]),
+            ..Limits::default()
         };
         world.config.failover_interval = *random.pick(&[Duration::from_millis(50), Duration::from_secs(1)]);
         world.config.failover_ping_timeout =

@@ -125,6 +125,8 @@ impl Cluster {
         match request.kind {
             server::TYPE_PING => Reaction::Answer(0, server::ok(request.sync)),
             server::TYPE_CALL => self.call(at, request),
+            // The watched key never changes here.
+            server::TYPE_WATCH => Reaction::Silence,
             other => panic!("the router sent a request of type {other}"),
         }
     }

@@ -7,7 +7,7 @@ use rawshard::route::topology::Limits;
 
 fn limited(in_flight: u32, queued_bytes: usize, net: Net) -> World {
     let mut world = World::new(Setup { shards: vec![1], net, ..Setup::default() });
-    world.config.limits = Limits { in_flight, queued_bytes };
+    world.config.limits = Limits { in_flight, queued_bytes, ..Limits::default() };
     world.start();
     world.run_for(ms(100));
     world.learn_routes();
@@ -92,7 +92,7 @@ fn cancelled_calls_make_room() {
 #[test]
 fn one_stuck_replicaset_does_not_take_the_slots_of_others() {
     let mut world = World::new(Setup::default());
-    world.config.limits = Limits { in_flight: 10, queued_bytes: usize::MAX };
+    world.config.limits = Limits { in_flight: 10, queued_bytes: usize::MAX, ..Limits::default() };
     world.start();
     world.run_for(ms(50));
     world.learn_routes();
