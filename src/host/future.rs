@@ -98,10 +98,10 @@ unsafe fn start(
         });
         let End::Done(token) = asked else { return calls::finish(l, End::Failed) };
         cell.write(token);
-        // The collector does not know what futures hold.
-        if let End::Done(Some(bytes)) = guard::run(|| Ok(RUNTIME.with(|runtime| runtime.waiters.pressure())))
-        {
-            lua::lua_gc(l, lua::LUA_GCSTEP, (bytes >> 10) as c_int);
+        // The collector does not know what futures hold. A step of n KB is the work for n KB of garbage; four times that, so
+        // that its next cycle ends before much more has come.
+        if let End::Done(Some(bytes)) = guard::run(|| Ok(RUNTIME.with(|runtime| runtime.waiters.pressure()))) {
+            lua::lua_gc(l, lua::LUA_GCSTEP, (bytes >> 8) as c_int);
         }
         1
     }
