@@ -109,7 +109,8 @@ unsafe fn start(
         cell.write(token);
         // The collector does not know what futures hold. A step of n KB is the work for n KB of garbage; four times that, so
         // that its next cycle ends before much more has come.
-        if let End::Done(Some(bytes)) = guard::run(|| Ok(RUNTIME.with(|runtime| runtime.waiters.pressure()))) {
+        if let End::Done(Some(bytes)) = guard::run(|| Ok(RUNTIME.with(|runtime| runtime.waiters.pressure())))
+        {
             lua::lua_gc(l, lua::LUA_GCSTEP, (bytes >> 8) as c_int);
         }
         1
@@ -259,9 +260,7 @@ fn first_scalar(values: &[u8]) -> Option<Scalar> {
         0xc2 => Some(Scalar::Bool(false)),
         0xc3 => Some(Scalar::Bool(true)),
         0xcb => values.get(1..9)?.try_into().ok().map(|bytes| Scalar::Number(f64::from_be_bytes(bytes))),
-        0xa0..=0xbf | 0xd9..=0xdb => {
-            cursor.str().ok().map(|text| Scalar::Text(text.as_ptr(), text.len()))
-        }
+        0xa0..=0xbf | 0xd9..=0xdb => cursor.str().ok().map(|text| Scalar::Text(text.as_ptr(), text.len())),
         _ => None,
     }
 }
