@@ -14,17 +14,20 @@ local future_discard = native.future_discard
 -- value in a table, or nil and its error. ALL: everything that the function returned, as net.box has it.
 local FIRST, FIRST_RAW, ALL, ALL_RAW = 0, 1, 2, 3
 
--- Instead of a count of values.
-local FAILED, NOT_READY, DISCARDED = -1, -2, -3
+-- Instead of a count of values. SCALAR: the first value, decoded already, follows.
+local FAILED, NOT_READY, DISCARDED, SCALAR = -1, -2, -3, -5
 
 local WAIT_USAGE = 'Usage: future:wait_result([timeout: number])'
 
 local seq_mt = {__serialize = 'seq'}
 
-local function unwrap(n, shape)
+local function unwrap(n, shape, value)
+    if n == SCALAR then
+        return setmetatable({value}, seq_mt)
+    end
     if n >= 0 then
         if shape == FIRST then
-            local value, err = nil, nil
+            local err
             if n > 0 then
                 value, err = first_or_error(n)
             end
@@ -73,11 +76,11 @@ function methods.wait_result(self, timeout)
         -- Not box.NULL.
         timeout = nil
     end
-    local n, shape = future_wait(self, timeout)
+    local n, shape, value = future_wait(self, timeout)
     if n == NOT_READY then
         return nil, lerror.timeout()
     end
-    return unwrap(n, shape)
+    return unwrap(n, shape, value)
 end
 
 -- Nobody wants the answer any more: the call is given up, those that wait for it are told. An answer that has come stays.
@@ -92,11 +95,11 @@ local function next_answer(iter, i)
     if timeout ~= nil and timeout < 0 then
         return nil, lerror.timeout()
     end
-    local n, shape = future_wait(iter.future, timeout)
+    local n, shape, value = future_wait(iter.future, timeout)
     if n == NOT_READY then
         return nil, lerror.timeout()
     end
-    local res, err = unwrap(n, shape)
+    local res, err = unwrap(n, shape, value)
     if res == nil then
         return 1, {nil, err}
     end

@@ -118,6 +118,7 @@ local function info(router, opts)
         identification_mode = router.current_cfg.identification_mode,
         is_enabled = router.is_enabled,
         slab = state.slab,
+        waiters = state.waiters,
         engines = state.engines,
     }
     for i, replicaset in ipairs(router.replicaset_list) do

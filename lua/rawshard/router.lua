@@ -1,7 +1,7 @@
 -- Routers: objects made by new(), and the static one behind cfg() with its functions on this very module, as vshard has
 -- them. Arguments are checked here; calls are made by the native half.
 --
--- Beside it in this directory: replicaset (objects of one replicaset and of its replicas), monitor (info), bootstrap,
+-- Beside it in this directory: replicaset (objects of one replicaset and of its replicas), monitor (info), bootstrap, map_call,
 -- callopts (options of a call), future, codec (arguments into bytes, answers into values), cfg and uri (the configuration
 -- table), hash, error, native (finds and loads rawshard.so), version. There must be no init.lua: Tarantool looks for the
 -- library of the stored function `rawshard.callraw` by the name `rawshard`, and would take that file for it.
@@ -19,6 +19,7 @@ local hash = require('rawshard.hash')
 local lcfg = require('rawshard.cfg')
 local lerror = require('rawshard.error')
 local lreplicaset = require('rawshard.replicaset')
+local map_call = require('rawshard.map_call')
 local monitor = require('rawshard.monitor')
 local native = require('rawshard.native')
 local version = require('rawshard.version')
@@ -39,10 +40,11 @@ local CONNECT_WAIT, CONNECT_POLL = 0.5, 0.005
 local M = rawget(_G, STATE)
 if M == nil then
     -- One metatable for all times: whoever holds the module of before a reload has functions that know it.
-    M = {routers = {}, static_router = nil, module_version = 0, router_mt = {}}
+    M = {routers = {}, static_router = nil, module_version = 0, router_mt = {}, ref_id = 0}
     rawset(_G, STATE, M)
 else
     M.module_version = M.module_version + 1
+    M.ref_id = M.ref_id or 0
 end
 
 local router_mt = M.router_mt
@@ -245,6 +247,25 @@ local function sync(self, timeout)
     return true
 end
 
+local function map_callrw(self, func, args, opts)
+    -- Unique in the process: routers, and calls of one router, may have the same storages.
+    local rid = M.ref_id
+    M.ref_id = rid + 1
+    return map_call.map_callrw(self, rid, func, args, opts)
+end
+
+local function create_cluster_recovery_point(self, label, opts)
+    if type(label) ~= 'string' then
+        error('Usage: router.create_cluster_recovery_point(label, opts)', 0)
+    end
+    local points, err, id = map_callrw(self, 'vshard.storage._call', {'create_replicaset_recovery_point', label}, opts)
+    if points == nil then
+        err.replicaset = id
+        return nil, err
+    end
+    return points
+end
+
 local function buckets_info(self, offset, limit)
     if (offset ~= nil and type(offset) ~= 'number') or (limit ~= nil and type(limit) ~= 'number') then
         error('Usage: router.buckets_info(offset, limit)', 0)
@@ -395,7 +416,9 @@ for name, func in pairs({
     route = route, routeall = routeall, bucket_count = bucket_count, bucket_id = bucket_id,
     bucket_id_strcrc32 = bucket_id_strcrc32, bucket_id_mpcrc32 = bucket_id_mpcrc32, bootstrap = bootstrap, sync = sync,
     buckets_info = buckets_info, discovery_wakeup = discovery_wakeup, discovery_set = discovery_set,
-    master_search_wakeup = master_search_wakeup, _route_map_clear = route_map_clear, _bucket_reset = bucket_reset,
+    master_search_wakeup = master_search_wakeup, map_callrw = map_callrw,
+    create_cluster_recovery_point = create_cluster_recovery_point, _buckets_group = map_call.group,
+    _route_map_clear = route_map_clear, _bucket_reset = bucket_reset,
 }) do
     methods[name] = guarded(name, func)
 end

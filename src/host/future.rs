@@ -15,6 +15,7 @@ use super::sys::{lua, lua_State};
 use super::tx::TxCell;
 use super::waiters::{NOBODY, Sight};
 use crate::call::request::{Outcome, Token};
+use crate::wire::mp::Cursor;
 
 /// Name and function of each.
 pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
@@ -39,6 +40,14 @@ const FAILED: i64 = -1;
 const NOT_READY: i64 = -2;
 const DISCARDED: i64 = -3;
 const STOPPED: i64 = -4;
+/// The value that is wanted follows: it needs no decoder.
+const SCALAR: i64 = -5;
+
+/// The shape of which only the first value is wanted, decoded.
+const FIRST: u8 = 0;
+
+/// The host's decoder makes cdata of integers from here on.
+const SMALL: u64 = 100_000_000_000_000;
 
 /// Makes the metatable.
 ///
@@ -98,10 +107,11 @@ unsafe fn start(
         });
         let End::Done(token) = asked else { return calls::finish(l, End::Failed) };
         cell.write(token);
-        // The collector does not know what futures hold.
+        // The collector does not know what futures hold. A step of n KB is the work for n KB of garbage; four times that, so
+        // that its next cycle ends before much more has come.
         if let End::Done(Some(bytes)) = guard::run(|| Ok(RUNTIME.with(|runtime| runtime.waiters.pressure())))
         {
-            lua::lua_gc(l, lua::LUA_GCSTEP, (bytes >> 10) as c_int);
+            lua::lua_gc(l, lua::LUA_GCSTEP, (bytes >> 8) as c_int);
         }
         1
     }
@@ -121,13 +131,13 @@ unsafe extern "C-unwind" fn is_ready(l: *mut lua_State) -> c_int {
     }
 }
 
-/// `(future) -> n, shape`; n is negative where there are no values.
+/// `(future) -> n, shape, value`; n is negative where there are no values to decode.
 unsafe extern "C-unwind" fn result(l: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its own state, on TX.
     unsafe { give(l, guard::run(|| Ok(show(token(l)?)))) }
 }
 
-/// `(future, timeout) -> n, shape`, the same when it has ended or the time is over. Yields.
+/// `(future, timeout) -> n, shape, value`, the same when it has ended or the time is over. Yields.
 unsafe extern "C-unwind" fn wait(l: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its own state, on TX. The future stays on the stack, so that it is not collected.
     unsafe {
@@ -195,35 +205,83 @@ unsafe extern "C-unwind" fn collect(l: *mut lua_State) -> c_int {
     0
 }
 
-/// What a future has, shown to Lua: how many values, or why there are none; and its shape.
-fn show(token: Token) -> (i64, u8) {
+/// What a future has to tell. Plain data.
+#[derive(Clone, Copy)]
+struct Shown {
+    /// How many values are shown, or what else.
+    n: i64,
+    shape: u8,
+    scalar: Option<Scalar>,
+}
+
+/// A first value that is pushed as it is.
+#[derive(Clone, Copy)]
+enum Scalar {
+    Bool(bool),
+    Number(f64),
+    /// Bytes in the future's slot.
+    Text(*const u8, usize),
+}
+
+/// Has Lua see what a future has.
+fn show(token: Token) -> Shown {
     RUNTIME.with(|runtime| {
         let Runtime { waiters, held, buffers, .. } = runtime;
-        match waiters.look(token) {
+        let (n, shape) = match waiters.look(token) {
             Sight::Pending => (NOT_READY, 0),
             Sight::Gone => (DISCARDED, 0),
             Sight::Abandoned => (STOPPED, 0),
             Sight::Answered(reply, shape) => {
+                if shape == FIRST
+                    && reply.outcome == Outcome::Values
+                    && let scalar @ Some(_) = first_scalar(reply.values())
+                {
+                    return Shown { n: SCALAR, shape, scalar };
+                }
                 held.show(reply, buffers);
                 match reply.outcome {
                     Outcome::Values => (i64::from(reply.count()), shape),
                     Outcome::Failed | Outcome::Malformed => (FAILED, shape),
                 }
             }
-        }
+        };
+        Shown { n, shape, scalar: None }
     })
+}
+
+/// The first value, if decoding it takes no more than looking. Nil is not among them: an error may follow.
+fn first_scalar(values: &[u8]) -> Option<Scalar> {
+    let mut cursor = Cursor::new(values);
+    match *values.first()? {
+        0x00..=0x7f | 0xcc..=0xcf => {
+            cursor.uint().ok().filter(|n| *n < SMALL).map(|n| Scalar::Number(n as f64))
+        }
+        n @ 0xe0..=0xff => Some(Scalar::Number(f64::from(n as i8))),
+        0xc2 => Some(Scalar::Bool(false)),
+        0xc3 => Some(Scalar::Bool(true)),
+        0xcb => values.get(1..9)?.try_into().ok().map(|bytes| Scalar::Number(f64::from_be_bytes(bytes))),
+        0xa0..=0xbf | 0xd9..=0xdb => cursor.str().ok().map(|text| Scalar::Text(text.as_ptr(), text.len())),
+        _ => None,
+    }
 }
 
 /// # Safety
 /// As [`guard::raise`].
-unsafe fn give(l: *mut lua_State, shown: End<(i64, u8)>) -> c_int {
+unsafe fn give(l: *mut lua_State, shown: End<Shown>) -> c_int {
     // SAFETY: `End` is plain data.
     unsafe {
         match shown {
-            End::Done((n, shape)) => {
+            End::Done(Shown { n, shape, scalar }) => {
                 lua::lua_pushinteger(l, n as lua::lua_Integer);
                 lua::lua_pushinteger(l, shape.into());
-                2
+                match scalar {
+                    None => return 2,
+                    Some(Scalar::Bool(value)) => lua::lua_pushboolean(l, value.into()),
+                    Some(Scalar::Number(value)) => lua::lua_pushnumber(l, value),
+                    // The future is on the stack, so that its slot stays.
+                    Some(Scalar::Text(data, len)) => lua::lua_pushlstring_(l, data.cast(), len),
+                }
+                3
             }
             End::Cancelled => object::raise_cancelled(l),
             End::Failed => guard::raise(l),

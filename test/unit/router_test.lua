@@ -107,7 +107,7 @@ test:test('checks of arguments', function(t)
         {range, 0 / 0, 'f'},
         {usage, 1, nil},
         {usage, 1, 'f', 'text'},
-        {'is_async is not supported yet', 1, 'f', {}, {is_async = true}},
+        {usage, 1, 'f', {}, {is_async = true, timeout = '1'}},
         {'option "buffer" is not supported', 1, 'f', {}, {buffer = true}},
     }
     t:plan(#cases + 5)

@@ -100,6 +100,30 @@ function fake.call_instance(id, rs, i, func, args, args_len, timeout)
     return answer('call_instance', fake.last.call_instance)
 end
 
+-- A future is the answer that its call would have given; it is ready at once.
+fake.future_mt = {}
+local calls = {bucket = 'call_bucket', replicaset = 'call_replicaset', instance = 'call_instance'}
+for name, call in pairs(calls) do
+    fake['future_' .. name] = function(...)
+        local shape = select(name == 'instance' and 8 or 9, ...)
+        local args = {...}
+        return setmetatable({run = function() return fake[call](unpack(args, 1, 8)) end, shape = shape}, fake.future_mt)
+    end
+end
+
+function fake.future_is_ready()
+    return true
+end
+
+function fake.future_result(future)
+    return future.run(), future.shape
+end
+
+fake.future_wait = fake.future_result
+
+function fake.future_discard() end
+fake.future_detach = fake.future_discard
+
 function fake.router_new(name, cfg)
     note('router_new', {router = name, cfg = cfg})
     if fake.answers.router_new ~= nil then

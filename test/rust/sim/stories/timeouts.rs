@@ -41,6 +41,41 @@ fn a_timeout_without_end() {
 }
 
 #[test]
+fn a_patient_call_waits_for_its_answer_but_not_for_its_way() {
+    let mut world = World::ready(Setup { shards: vec![1, 1], ..Setup::default() });
+    let slow = world.post(Ask::rw(1).func("slow").arg(Value::Uint(3_600_000_000)).patient());
+    world.answer(slow).values();
+    assert_eq!(world.executions(slow), 1);
+    // On its way it has no more time than any other.
+    world.cluster.send_bucket(1, "rs1", "rs2");
+    let refused = world.post(Ask::rw(1).patient());
+    let answer = world.answer(refused);
+    assert_eq!(answer.error_name(), "TRANSFER_IS_IN_PROGRESS");
+    let late = answer.at.since(world.calls[refused].deadline);
+    assert!(late < ms(100), "{late:?} after the deadline");
+    world.kill("rs2-a");
+    world.run_for(ms(10));
+    let unsent = world.post(Ask::rw(2).patient());
+    let answer = world.answer(unsent);
+    assert_eq!(answer.error_name(), "ClientError 77");
+    assert!(answer.at.since(world.calls[unsent].deadline) < ms(100));
+    assert_eq!(world.executions(unsent), 0);
+    world.settle();
+}
+
+#[test]
+fn a_patient_call_ends_with_its_connection() {
+    let mut world = World::ready(Setup { shards: vec![1], ..Setup::default() });
+    let call = world.post(Ask::rw(1).func("slow").arg(Value::Uint(3_600_000_000)).patient());
+    world.run_for(ms(10_000));
+    assert!(world.calls[call].answer.is_none());
+    world.kill("rs1-a");
+    assert_eq!(world.answer(call).error_name(), "ClientError 77");
+    world.revive("rs1-a");
+    world.settle();
+}
+
+#[test]
 fn late_answers_reach_nobody() {
     // P32
     let mut world = World::ready(Setup { shards: vec![1], ..Setup::default() });
