@@ -24,22 +24,23 @@ local result = ffi.cast('struct rawshard_result *', native.result)
 
 local new_ibuf = buffer.ibuf
 local encode = msgpack.encode
--- The native half has checked the bytes.
+-- The native half has checked the bytes, also what is inside of extensions: where `decode` looks there, it may crash itself.
 local decode = msgpack.decode_unchecked
 local is_object = msgpack.is_object or function() return false end
 local object_from_raw = msgpack.object_from_raw
 local make_error = lerror.make
-local release = native.release
--- Optional in the border: whether the result is nested deeper than so many levels.
-local result_deeper_than = native.result_deeper_than or function() return false end
+local release, result_fault = native.release, native.result_fault
 
 -- Encoded arguments and results beyond it give their memory back at once instead of keeping it for the next call.
 local BIG = 64 * 1024
 
--- The host's decoder recurses by its input and dies of some thousand levels, so deeper results are not given to it. A
--- result with fewer bytes than levels cannot be that deep.
+-- The host's decoder recurses by its input and dies of some thousand levels, and it trusts what is inside of an extension.
+-- So each result is looked at first; what is not fit for it is nil and an error.
 local MAX_DEPTH = 1024
-local TOO_DEEP = ('The result is nested deeper than %d levels, it can only be had with return_raw'):format(MAX_DEPTH)
+local FAULTS = {
+    ('The result is nested deeper than %d levels, it can only be had with return_raw'):format(MAX_DEPTH),
+    'The result has a MessagePack extension that is damaged or unknown, it can only be had with return_raw',
+}
 
 -- The buffer between two uses. Whoever encodes takes it away: a `__serialize` of the user may yield, and then another
 -- fiber makes its own.
@@ -86,11 +87,12 @@ local function finish(size, ok, ...)
 end
 
 -- Runs a decoder of values on the result. Its failure is nil and an error, although the user's function was executed:
--- decoding raises for a NaN as a key, or with Lua memory at its limit.
+-- decoding raises for a NaN as a key, an extension that this host does not know, or with Lua memory at its limit.
 local function decoded(decoder, n)
     local size = result.data_end - result.data
-    if size > MAX_DEPTH and result_deeper_than(MAX_DEPTH) then
-        return finish(size, false, TOO_DEEP)
+    local fault = result_fault(MAX_DEPTH)
+    if fault ~= 0 then
+        return finish(size, false, FAULTS[fault])
     end
     return finish(size, pcall(decoder, n))
 end

@@ -16,7 +16,7 @@ use super::sys::{lua, lua_State};
 use crate::call::raw_args::append_args;
 use crate::call::request::{Access, Body, Mode, Outcome, Reply, Target, Token};
 use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
-use crate::wire::mp::Cursor;
+use crate::wire::mp::{self, Cursor, Unfit};
 
 /// Name and function of each.
 pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
@@ -25,6 +25,7 @@ pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
     (c"call_instance", call_instance),
     (c"route", route),
     (c"callraw", callraw),
+    (c"result_fault", result_fault),
     (c"release", release),
 ];
 
@@ -165,6 +166,26 @@ unsafe extern "C-unwind" fn release(_: *mut lua_State) -> c_int {
         Ok(())
     });
     0
+}
+
+/// `(levels) -> number`: whether the host may decode the result, and if not, why. Asked for every result: so it is none of
+/// mlua's.
+unsafe extern "C-unwind" fn result_fault(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        let fault = guard::run(|| {
+            let levels = Stack(l).number(1, "levels")? as usize;
+            // The values' own array is not theirs.
+            let fit =
+                RUNTIME.with(|runtime| mp::fit_for_host(runtime.held.array(), levels.saturating_add(1)));
+            Ok(match fit {
+                Ok(()) => 0,
+                Err(Unfit::TooDeep) => 1,
+                Err(Unfit::Extension) => 2,
+            })
+        });
+        finish(l, fault)
+    }
 }
 
 /// Lua's own limit of values on a C function's stack is 8000.

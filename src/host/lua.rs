@@ -10,7 +10,6 @@ use super::guard::{self, End};
 use super::sys::{self, lua, lua_State};
 use super::{calls, config, door, future, info, log, object, result, runtime, tx};
 use crate::ids::BucketId;
-use crate::wire::mp;
 
 /// Where Lua's registry keeps the table, for every later opening by whatever mapping.
 const TABLE: &CStr = c"rawshard.native";
@@ -80,9 +79,6 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
         Ok(())
     })?;
     natives.add("set_enabled", |_, (id, enabled): (u32, bool)| runtime::set_enabled(id, enabled))?;
-    natives.add("result_deeper_than", |_, levels: usize| {
-        Ok(runtime::RUNTIME.with(|runtime| mp::deeper_than(runtime.held.array(), levels + 1)))
-    })?;
     natives.add("info", |lua, id: u32| {
         info::table(lua, &*runtime::router(id)?).map_err(|error| error.to_string())
     })?;

@@ -47,7 +47,8 @@ pub fn address() -> *mut c_void {
     VIEW.0.get().cast()
 }
 
-/// The owner of the bytes that the struct points to, unless it is a future's slot.
+/// The owner of the bytes that the struct points to, unless it is a future's slot: that one hands them over when it goes,
+/// which is whenever the collector likes, also while Lua reads them.
 pub struct Held {
     reply: Option<Reply>,
 }
@@ -64,15 +65,19 @@ impl Held {
         self.reply = Some(reply);
     }
 
-    /// Shows a `reply` that somebody else keeps, who must [`Held::hide`] it before it goes.
+    /// Shows a `reply` that somebody else keeps, who must give it to [`Held::inherit`] in the end.
     pub fn show(&mut self, reply: &Reply, buffers: &mut Buffers) {
         self.release(buffers);
         show(View::of(reply));
     }
 
-    pub fn hide(&mut self, reply: &Reply) {
+    /// Takes a reply that its keeper needs no more: it stays for as long as it is shown.
+    pub fn inherit(&mut self, reply: Reply, buffers: &mut Buffers) {
         if view().array == reply.array().as_ptr().cast() {
-            show(View::EMPTY);
+            // As in `hold`: nothing moves. What is shown is one reply, so there is none here yet.
+            self.reply = Some(reply);
+        } else {
+            buffers.put(reply.into_buffer());
         }
     }
 

@@ -250,8 +250,7 @@ impl Waiters {
         match waiter.state {
             State::Answered(reply) => {
                 self.kept -= reply.capacity();
-                held.hide(&reply);
-                buffers.put(reply.into_buffer());
+                held.inherit(reply, buffers);
                 None
             }
             // Who sleeps on a future has it on his stack.

@@ -33,7 +33,8 @@ pub fn decoder(data: &[u8]) {
         assert_eq!(Cursor::new(&copy).skip_many(1), Ok(false));
         assert!(Cursor::new(data).skip_many(1) == Ok(true) || copy == data);
     }
-    mp::deeper_than(data, 3);
+    let _ = mp::fit_for_host(data, 3);
+    let _ = mp::fit_for_host(data, data.len());
     if let Ok(Split::Frame { packet, end }) = iproto::split(data)
         && let Ok(header) = iproto::header(&data[packet..end])
     {

@@ -65,7 +65,7 @@ local function callraw(...)
 end
 
 local test = tap.test('host')
-test:plan(13)
+test:plan(14)
 
 local NOT_CONFIGURED = "rawshard: no router is configured: call require('rawshard.router').cfg(...) first"
 test:is(callraw(1, 'read', 'echo'), NOT_CONFIGURED, 'the stored function alone starts nothing')
@@ -150,8 +150,8 @@ test:test('results', function(t)
     t:is_deeply(values(), {1, 'two', {3}}, 'their bytes')
     t:is(result.count, 3, 'counted')
     t:ok(result.array == result.data - 1, 'an array header in front of them')
-    t:is(native.result_deeper_than(1), false, 'as deep as they are')
-    t:is(native.result_deeper_than(0), true, 'and no deeper')
+    t:is(native.result_fault(1), 0, 'as deep as they are')
+    t:is(native.result_fault(0), 1, 'and no deeper')
     t:is(native.call_bucket(id, 1, READ, 'echo', nil, nil, 20), 0, 'none')
     native.release()
     t:ok(result.array == nil, 'released')
@@ -171,6 +171,65 @@ test:test('results', function(t)
         t:is_deeply({failed[1], type(failed[2])}, {'nil', 'table'}, 'nil and an object, the error')
         t:is(native.call_bucket(id, 1, READ, 'echo', msgpack.object({5}), nil, 20), 1, 'an object as arguments')
     end
+end)
+
+-- The collector may find a future while Lua reads its answer: the last use of the future is asking for it.
+test:test('an answer that is read when its future is gone', function(t)
+    local function future(func, ...)
+        local bytes = msgpack.encode({...})
+        return native.future_bucket(id, 1, READ, func, ffi.cast('const char *', bytes), #bytes, 20, nil, 2)
+    end
+    local ways = {
+        waited = function(f) return native.future_wait(f, 20) end,
+        looked = function(f)
+            wait_until('an answer', function() return native.future_is_ready(f) end)
+            return native.future_result(f)
+        end,
+        detached = function(f)
+            local n = native.future_wait(f, 20)
+            native.future_detach(f)
+            return n
+        end,
+    }
+    t:plan(3 * 4 + 1)
+    local text = ('text'):rep(100)
+    for name, way in pairs(ways) do
+        t:is(way(future('echo', 1, text)), 2, name .. ': the number of its values')
+        collectgarbage()
+        collectgarbage()
+        -- Buffers that were given back are used by the next requests.
+        local others = {}
+        for i = 1, 100 do
+            others[i] = future('echo', ('other'):rep(100))
+        end
+        t:ok(result.array ~= nil, name .. ': shown')
+        t:is_deeply(result.array ~= nil and values(), {1, text}, name .. ': its bytes')
+        for i = 1, 100 do
+            native.future_wait(others[i], 20)
+        end
+        others = nil -- luacheck: ignore 311
+        collectgarbage()
+        native.release()
+        t:ok(result.array == nil, name .. ': released')
+    end
+    -- The same through the whole of Lua: decoding a value of some size takes the collector round several times.
+    local methods = require('rawshard.future') and native.future_mt.__index
+    local big = {}
+    for i = 1, 20000 do
+        big[i] = {i}
+    end
+    local wrong = 0
+    for _ = 1, 5 do
+        local res = methods.wait_result(future('echo', big), 20)
+        for i = 1, #big do
+            wrong = wrong + (res[1][i][1] == i and 0 or 1)
+        end
+    end
+    t:is(wrong, 0, 'decoded')
+    wait_until('all futures are collected', function()
+        collectgarbage()
+        return native.info(id).waiters.used == 0
+    end)
 end)
 
 test:test('other targets', function(t)

@@ -153,8 +153,8 @@ function fake.bucket_get(_, bucket)
     return fake.answers.bucket_get(bucket)
 end
 
-function fake.result_deeper_than()
-    return fake.is_deep
+function fake.result_fault()
+    return fake.fault or 0
 end
 
 function fake.release()
