@@ -430,9 +430,8 @@ impl Core {
     }
 
     fn dispatch_to_replicaset(&mut self, id: CallId, idx: ReplicasetIdx, now: Time) {
-        let topology = Arc::clone(&self.topology);
         let Some(call) = self.calls.get_mut(id) else { return };
-        let Some(replicaset) = topology.replicaset(idx) else {
+        let Some(replicaset) = self.topology.replicaset(idx) else {
             if let Target::Bucket(bucket) = call.target {
                 self.buckets.forget_if(bucket, idx);
                 return self.resolve(bucket, id, now);
@@ -447,14 +446,17 @@ impl Core {
         let usable = |idx: InstanceIdx| {
             peers.get(idx.slot()).and_then(Option::as_ref).is_some_and(|peer| peer.is_usable(now))
         };
-        match pick::pick(replicaset, call.access, call.tried, &mut self.balance[idx.slot()], usable) {
-            Some(instance) => self.dispatch_to_instance(id, instance, now),
-            None if replicaset.master_auto => {
-                self.reports.push(Report::MissingMaster(idx));
-                self.remember(id, &Failure::MissingMaster { replicaset: replicaset.id.clone() });
-                self.pause(id, MASTER_PAUSE, now);
-            }
-            None => self.fail(id, &Failure::MissingMaster { replicaset: replicaset.id.clone() }),
+        let turn = &mut self.balance[idx.slot()];
+        if let Some(instance) = pick::pick(replicaset, call.access, call.tried, turn, usable) {
+            return self.dispatch_to_instance(id, instance, now);
+        }
+        let failure = Failure::MissingMaster { replicaset: replicaset.id.clone() };
+        if replicaset.master_auto {
+            self.reports.push(Report::MissingMaster(idx));
+            self.remember(id, &failure);
+            self.pause(id, MASTER_PAUSE, now);
+        } else {
+            self.fail(id, &failure);
         }
     }
 
