@@ -270,6 +270,11 @@ impl<T> Conn<T> {
         self.recv.take_buffer()
     }
 
+    /// A buffer of any content that may take the place of the one taken.
+    pub fn give_received(&mut self, buffer: Vec<u8>) {
+        self.recv.give_buffer(buffer);
+    }
+
     fn greet(&mut self, since: Time) -> Option<Event<T>> {
         let bytes: &[u8; GREETING_LEN] = self.recv.unread().first_chunk()?;
         let greeting = match Greeting::parse(bytes) {

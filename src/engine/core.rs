@@ -522,11 +522,16 @@ impl Core {
                 let data = answer.body.start + (values.as_ptr() as usize - body.as_ptr() as usize);
                 let end = data + values.len();
                 let Some(call) = self.end(id) else { return };
+                let buffer = call.payload.into_buffer();
                 let reply = match peer.conn.take_received() {
-                    Some(bytes) => Reply::new(call.token, Outcome::Values, bytes, data, end, count),
+                    Some(bytes) => {
+                        // Whoever sends much, gets much: the request's buffer for the next answer.
+                        peer.conn.give_received(buffer);
+                        Reply::new(call.token, Outcome::Values, bytes, data, end, count)
+                    }
                     None => {
                         let values = peer.conn.received(data..end);
-                        Reply::copied(call.token, Outcome::Values, Vec::new(), values, count)
+                        Reply::copied(call.token, Outcome::Values, buffer, values, count)
                     }
                 };
                 self.reply(call.client, reply);
