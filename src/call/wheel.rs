@@ -9,6 +9,8 @@ use crate::time::Time;
 const TICK_SHIFT: u32 = 20;
 /// One rotation is about 4.3 s; what lies beyond is met once per rotation and stays.
 const SLOTS: usize = 4096;
+/// As many as a word has bits.
+const WORDS: usize = SLOTS / 64;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
@@ -25,7 +27,9 @@ const UNSET: Link = Link { prev: NONE, next: NONE, tick: 0, set: false };
 pub struct Wheel {
     heads: Box<[u32]>,
     /// A bit per slot that holds something.
-    occupied: [u64; SLOTS / 64],
+    occupied: [u64; WORDS],
+    /// A bit per word of `occupied` that is not zero: one word, so that `next` need not look at all of them.
+    words: u64,
     links: Vec<Link>,
     /// All ticks up to this one are done.
     done: u64,
@@ -36,7 +40,8 @@ impl Wheel {
     pub fn new(now: Time) -> Wheel {
         Wheel {
             heads: vec![NONE; SLOTS].into_boxed_slice(),
-            occupied: [0; SLOTS / 64],
+            occupied: [0; WORDS],
+            words: 0,
             links: Vec::new(),
             done: tick(now),
             len: 0,
@@ -58,6 +63,7 @@ impl Wheel {
         }
         self.heads[slot] = index;
         self.occupied[slot / 64] |= 1 << (slot % 64);
+        self.words |= 1 << (slot / 64);
         self.len += 1;
     }
 
@@ -78,6 +84,9 @@ impl Wheel {
             self.heads[slot] = next;
             if next == NONE {
                 self.occupied[slot / 64] &= !(1 << (slot % 64));
+                if self.occupied[slot / 64] == 0 {
+                    self.words &= !(1 << (slot / 64));
+                }
             }
         }
         self.len -= 1;
@@ -127,17 +136,18 @@ impl Wheel {
             return None;
         }
         let start = (self.done + 1) as usize % SLOTS;
-        let mut distance = 0;
-        while distance < SLOTS {
-            let slot = (start + distance) % SLOTS;
-            let word = self.occupied[slot / 64] >> (slot % 64);
-            if word != 0 {
-                distance += word.trailing_zeros() as usize;
-                return Some(Time::from_nanos((self.done + 1 + distance as u64) << TICK_SHIFT));
-            }
-            distance += 64 - slot % 64;
-        }
-        Some(Time::from_nanos((self.done + 1) << TICK_SHIFT))
+        let (word, bit) = (start / 64, start % 64);
+        // From `start` to the end of its word, then the words behind it, around to its own beginning.
+        let here = self.occupied[word] >> bit;
+        let distance = if here != 0 {
+            here.trailing_zeros() as usize
+        } else {
+            let behind = self.words.rotate_right(word as u32) & !1;
+            let ahead = if behind != 0 { behind.trailing_zeros() as usize } else { WORDS };
+            let first = self.occupied[(word + ahead) % WORDS].trailing_zeros() as usize;
+            64 * ahead + first - bit
+        };
+        Some(Time::from_nanos((self.done + 1 + distance as u64) << TICK_SHIFT))
     }
 }
 

@@ -88,6 +88,14 @@ pub struct Answer<T> {
     pub body: Range<usize>,
 }
 
+/// A ping has not been answered in time.
+struct Silence {
+    /// When to look again.
+    look_at: Time,
+    /// What the peer had when that was noticed.
+    held: Vec<Key>,
+}
+
 pub struct Conn<T> {
     endpoint: Endpoint,
     pings: Pings,
@@ -99,8 +107,7 @@ pub struct Conn<T> {
     pending: Slab<T>,
     last_received: Time,
     ping_sent: Option<Time>,
-    /// It was seen that the ping is not answered.
-    silence_noted: bool,
+    silence: Option<Silence>,
     /// The peer tells when it stops, if asked.
     has_watchers: bool,
     /// An event was acknowledged, perhaps with bytes that are not written yet.
@@ -121,7 +128,7 @@ impl<T> Conn<T> {
             pending: Slab::new(),
             last_received: now,
             ping_sent: None,
-            silence_noted: false,
+            silence: None,
             has_watchers: false,
             acknowledges: false,
             last_error: String::new(),
@@ -228,7 +235,7 @@ impl<T> Conn<T> {
         self.recv.clear();
         self.send.clear();
         self.acknowledges = false;
-        self.silence_noted = false;
+        self.silence = None;
         self.ping_sent = None;
         let keys: Vec<Key> = self.pending.keys().collect();
         keys.into_iter().filter_map(|key| self.pending.remove(key)).collect()
@@ -262,13 +269,32 @@ impl<T> Conn<T> {
                     self.send.append(|out| iproto::write_ping(out, SYNC_PING));
                     self.ping_sent = Some(now);
                 }
-                self.silence_noted = self.is_silent(now);
-                // With requests under way it gets the same time again: it may be busy with one of them.
-                let given_up = self.ping_sent.is_some_and(|sent| now.since(sent) >= 2 * self.pings.timeout);
-                (given_up || self.silence_noted && self.in_flight() == 0).then_some("no answer to a ping")
+                self.is_dead(now).then_some("no answer to a ping")
             }
             _ => None,
         }
+    }
+
+    /// A peer that does not answer pings may be busy with a request that it had before: it is left alone while one of those is
+    /// waited for. One that takes requests and answers none is dead, however many come.
+    fn is_dead(&mut self, now: Time) -> bool {
+        if !self.is_silent(now) {
+            self.silence = None;
+            return false;
+        }
+        if self.in_flight() == 0 {
+            return true;
+        }
+        let look_at = now.after(self.pings.timeout);
+        match &mut self.silence {
+            None => self.silence = Some(Silence { look_at, held: self.pending.keys().collect() }),
+            Some(silence) if silence.look_at > now => {}
+            Some(silence) => {
+                silence.look_at = look_at;
+                return !silence.held.iter().any(|key| self.pending.get(*key).is_some());
+            }
+        }
+        false
     }
 
     /// When [`Conn::handle_timeout`] or [`Conn::start_connecting`] has something to do.
@@ -283,8 +309,7 @@ impl<T> Conn<T> {
             State::Leaving => Time::ZERO,
             State::Ready => match self.ping_sent {
                 None => self.last_received.after(self.pings.interval),
-                Some(sent) if self.silence_noted => sent.after(2 * self.pings.timeout),
-                Some(sent) => sent.after(self.pings.timeout),
+                Some(sent) => self.silence.as_ref().map_or(sent.after(self.pings.timeout), |it| it.look_at),
             },
         }
     }
@@ -312,6 +337,11 @@ impl<T> Conn<T> {
     /// The buffer of the answer just polled, if nothing else is in it; ranges stay good in it.
     pub fn take_received(&mut self) -> Option<Vec<u8>> {
         self.recv.take_buffer()
+    }
+
+    /// A buffer of any content that may take the place of the one taken.
+    pub fn give_received(&mut self, buffer: Vec<u8>) {
+        self.recv.give_buffer(buffer);
     }
 
     fn greet(&mut self, since: Time) -> Option<Event<T>> {

@@ -104,6 +104,13 @@ impl RecvBuf {
         self.end = 0;
         Some(bytes)
     }
+
+    /// In the place of a buffer given away: one that is large enough saves making another.
+    pub fn give_buffer(&mut self, buffer: Vec<u8>) {
+        if self.bytes.is_empty() && (BASE..=KEEP).contains(&buffer.capacity()) {
+            self.bytes = buffer;
+        }
+    }
 }
 
 impl Default for RecvBuf {
@@ -159,6 +166,24 @@ mod tests {
         assert_eq!(buf.next_frame(), Ok(None));
         let room = buf.space().len();
         assert!(room <= 2 * BASE, "{room}");
+    }
+
+    #[test]
+    fn a_given_buffer_is_read_into() {
+        for (capacity, used) in [(BASE - 1, false), (3 * BASE, true), (2 * KEEP, false)] {
+            let mut given = Vec::with_capacity(capacity);
+            given.extend_from_slice(b"old content");
+            let place = given.as_ptr();
+            let mut buf = RecvBuf::new();
+            buf.give_buffer(given);
+            assert_eq!(!buf.bytes.is_empty(), used, "{capacity}");
+            let mut frames = Vec::new();
+            feed(&mut buf, &frame(BASE + 7, 3), usize::MAX, &mut frames);
+            assert!(frames == [vec![3; BASE + 7]]);
+            let taken = buf.take_buffer().unwrap();
+            // Where it was not used, the allocator may give the same place again by chance.
+            assert!(!used || taken.as_ptr() == place, "{capacity}");
+        }
     }
 
     #[test]

@@ -45,7 +45,13 @@ impl SendQueue {
     /// Appends what `write` writes.
     pub fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if !matches!(self.chunks.back(), Some(Chunk::Copied(bytes)) if bytes.len() < CHUNK) {
-            self.chunks.push_back(Chunk::Copied(std::mem::take(&mut self.spare)));
+            let mut bytes = std::mem::take(&mut self.spare);
+            // Behind other chunks more is likely to come: room for a whole one at once, instead of growing and copying.
+            // Between shared chunks there are heads alone.
+            if bytes.capacity() == 0 && matches!(self.chunks.back(), Some(Chunk::Copied(_))) {
+                bytes.reserve(CHUNK + CHUNK / 4);
+            }
+            self.chunks.push_back(Chunk::Copied(bytes));
         }
         if let Some(Chunk::Copied(bytes)) = self.chunks.back_mut() {
             let before = bytes.len();

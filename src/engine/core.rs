@@ -484,22 +484,21 @@ impl Core {
         let usable = |idx: InstanceIdx| {
             peers.get(idx.slot()).and_then(Option::as_ref).is_some_and(|peer| peer.is_usable(now))
         };
-        match pick::pick(replicaset, call.access, call.tried, &mut self.balance[idx.slot()], usable) {
-            Some(instance) => self.dispatch_to_instance(id, instance, now),
-            None => {
-                let failure = Failure::MissingMaster { replicaset: replicaset.id.clone() };
-                if !replicaset.master_auto {
-                    return self.fail(id, &failure);
-                }
-                let pause = call.next_pause().max(MASTER_PAUSE);
-                let report = Report::MissingMaster(idx);
-                if self.reports.last() != Some(&report) {
-                    self.reports.push(report);
-                }
-                self.remember(id, &failure);
-                self.pause(id, pause, now);
-            }
+        let turn = &mut self.balance[idx.slot()];
+        if let Some(instance) = pick::pick(replicaset, call.access, call.tried, turn, usable) {
+            return self.dispatch_to_instance(id, instance, now);
         }
+        let failure = Failure::MissingMaster { replicaset: replicaset.id.clone() };
+        if !replicaset.master_auto {
+            return self.fail(id, &failure);
+        }
+        let pause = call.next_pause().max(MASTER_PAUSE);
+        let report = Report::MissingMaster(idx);
+        if self.reports.last() != Some(&report) {
+            self.reports.push(report);
+        }
+        self.remember(id, &failure);
+        self.pause(id, pause, now);
     }
 
     fn dispatch_to_instance(&mut self, id: CallId, idx: InstanceIdx, now: Time) {
@@ -570,11 +569,16 @@ impl Core {
                 let data = answer.body.start + (values.as_ptr() as usize - body.as_ptr() as usize);
                 let end = data + values.len();
                 let Some(call) = self.end(id) else { return };
+                let buffer = call.payload.into_buffer();
                 let reply = match peer.conn.take_received() {
-                    Some(bytes) => Reply::new(call.token, Outcome::Values, bytes, data, end, count),
+                    Some(bytes) => {
+                        // Whoever sends much, gets much: the request's buffer for the next answer.
+                        peer.conn.give_received(buffer);
+                        Reply::new(call.token, Outcome::Values, bytes, data, end, count)
+                    }
                     None => {
                         let values = peer.conn.received(data..end);
-                        Reply::copied(call.token, Outcome::Values, Vec::new(), values, count)
+                        Reply::copied(call.token, Outcome::Values, buffer, values, count)
                     }
                 };
                 self.reply(call.client, reply);

@@ -94,21 +94,10 @@ impl<'a> Cursor<'a> {
         if self.is_at_end() { Ok(()) } else { Err(Fault::Trailing) }
     }
 
+    #[inline]
     pub fn peek(&self) -> Result<Kind> {
         let byte = *self.bytes.get(self.at).ok_or(Fault::Truncated)?;
-        Ok(match Marker::from_u8(byte) {
-            Marker::Null => Kind::Nil,
-            Marker::True | Marker::False => Kind::Bool,
-            Marker::FixPos(_) | Marker::U8 | Marker::U16 | Marker::U32 | Marker::U64 => Kind::Uint,
-            Marker::FixNeg(_) | Marker::I8 | Marker::I16 | Marker::I32 | Marker::I64 => Kind::Int,
-            Marker::F32 | Marker::F64 => Kind::Float,
-            Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => Kind::Str,
-            Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => Kind::Bin,
-            Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => Kind::Array,
-            Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => Kind::Map,
-            Marker::Reserved => return Err(Fault::Reserved),
-            _ => Kind::Ext,
-        })
+        KINDS[byte as usize].ok_or(Fault::Reserved)
     }
 
     /// Takes a nil if one comes next.
@@ -127,9 +116,20 @@ impl<'a> Cursor<'a> {
     }
 
     /// An unsigned integer of any width; a signed encoding of a value that is not negative counts too.
+    #[inline]
     pub fn uint(&mut self) -> Result<u64> {
         const WHAT: Fault = Fault::Expected("an unsigned integer");
-        let signed = |value: i64| u64::try_from(value).map_err(|_| WHAT);
+        // Keys, types and small numbers: most of what is read.
+        if let Some(&byte @ 0..=0x7f) = self.bytes.get(self.at) {
+            self.at += 1;
+            return Ok(u64::from(byte));
+        }
+        self.wide_uint(WHAT)
+    }
+
+    #[inline(never)]
+    fn wide_uint(&mut self, what: Fault) -> Result<u64> {
+        let signed = |value: i64| u64::try_from(value).map_err(|_| what);
         match Marker::from_u8(self.byte()?) {
             Marker::FixPos(value) => Ok(u64::from(value)),
             Marker::U8 => Ok(u64::from(self.byte()?)),
@@ -140,7 +140,7 @@ impl<'a> Cursor<'a> {
             Marker::I16 => signed(i64::from(self.be(2)? as i16)),
             Marker::I32 => signed(i64::from(self.be(4)? as i32)),
             Marker::I64 => signed(self.be(8)? as i64),
-            _ => Err(WHAT),
+            _ => Err(what),
         }
     }
 
@@ -164,7 +164,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// A string's bytes; Tarantool does not promise UTF-8.
+    #[inline]
     pub fn str(&mut self) -> Result<&'a [u8]> {
+        if let Some(&byte @ 0xa0..=0xbf) = self.bytes.get(self.at) {
+            self.at += 1;
+            return self.take(u64::from(byte & 0x1f));
+        }
+        self.long_str()
+    }
+
+    #[inline(never)]
+    fn long_str(&mut self) -> Result<&'a [u8]> {
         let len = match Marker::from_u8(self.byte()?) {
             Marker::FixStr(len) => u64::from(len),
             Marker::Str8 => u64::from(self.byte()?),
@@ -209,7 +219,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// Passes over one value of any kind and depth.
+    #[inline]
     pub fn skip(&mut self) -> Result<()> {
+        // A value without children, seen at a glance.
+        if let Some(byte) = self.bytes.get(self.at)
+            && let Shape { len, children: 0 } = SHAPES[*byte as usize]
+            && len != Shape::LONG.len
+            && len as usize <= self.bytes.len() - self.at
+        {
+            self.at += len as usize;
+            return Ok(());
+        }
         self.skip_many(1).map(|_| ())
     }
 
@@ -217,16 +237,26 @@ impl<'a> Cursor<'a> {
     pub fn skip_many(&mut self, count: u64) -> Result<bool> {
         let mut pending = count;
         let mut tuples = false;
+        let mut rest = &self.bytes[self.at..];
         while pending > 0 {
             // Each value takes a byte at least: a header that promises more than is left fails here, early.
-            if pending > (self.bytes.len() - self.at) as u64 {
+            if pending > rest.len() as u64 {
                 return Err(Fault::Truncated);
             }
-            let step = self.step()?;
-            tuples |= step.tuple;
-            self.at = step.end;
-            pending = pending - 1 + step.children;
+            let byte = *rest.first().ok_or(Fault::Truncated)?;
+            let Shape { len, children } = SHAPES[byte as usize];
+            pending -= 1;
+            if len != Shape::LONG.len {
+                rest = rest.get(len as usize..).ok_or(Fault::Truncated)?;
+                pending += u64::from(children);
+            } else {
+                let step = Cursor { bytes: self.bytes, at: self.bytes.len() - rest.len() }.long_step(byte)?;
+                tuples |= step.tuple;
+                pending += step.children;
+                rest = &self.bytes[step.end..];
+            }
         }
+        self.at = self.bytes.len() - rest.len();
         Ok(tuples)
     }
 
@@ -274,14 +304,19 @@ impl<'a> Cursor<'a> {
     fn step(&self) -> Result<Step> {
         let at = self.at;
         let byte = *self.bytes.get(at).ok_or(Fault::Truncated)?;
-        let Shape { width, plus, times } = SHAPES[byte as usize];
-        let body = at + 1 + width as usize;
-        if width == 0 {
-            let end = body + plus as usize;
+        let shape = SHAPES[byte as usize];
+        if shape.is_short() {
+            let end = at + shape.len as usize;
             if end > self.bytes.len() {
                 return Err(Fault::Truncated);
             }
-            return Ok(Step { body, end, children: u64::from(times), is_ext: false, tuple: false });
+            return Ok(Step {
+                body: at + 1,
+                end,
+                children: u64::from(shape.children),
+                is_ext: false,
+                tuple: false,
+            });
         }
         self.long_step(byte)
     }
@@ -330,11 +365,15 @@ impl<'a> Cursor<'a> {
     }
 
     /// A big-endian number of `width` bytes (1, 2, 4 or 8).
+    #[inline]
     fn be(&mut self, width: usize) -> Result<u64> {
         let bytes = self.take(width as u64)?;
-        Ok(bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+        let mut wide = [0; 8];
+        wide[8 - width..].copy_from_slice(bytes);
+        Ok(u64::from_be_bytes(wide))
     }
 
+    #[inline]
     fn take(&mut self, len: u64) -> Result<&'a [u8]> {
         let rest = &self.bytes[self.at..];
         if len > rest.len() as u64 {
@@ -438,35 +477,65 @@ fn is_interval(payload: &[u8]) -> bool {
     cursor.is_at_end()
 }
 
-/// How a value goes on behind its marker: `plus` bytes and `times` children. A `width` that is not 0 says that it takes
-/// more than a look at the marker.
+static KINDS: [Option<Kind>; 256] = kinds();
+
+const fn kinds() -> [Option<Kind>; 256] {
+    let mut kinds = [None; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        kinds[byte] = match byte as u8 {
+            0xc0 => Some(Kind::Nil),
+            0xc1 => None,
+            0xc2 | 0xc3 => Some(Kind::Bool),
+            0x00..=0x7f | 0xcc..=0xcf => Some(Kind::Uint),
+            0xe0..=0xff | 0xd0..=0xd3 => Some(Kind::Int),
+            0xca | 0xcb => Some(Kind::Float),
+            0xa0..=0xbf | 0xd9..=0xdb => Some(Kind::Str),
+            0xc4..=0xc6 => Some(Kind::Bin),
+            0x90..=0x9f | 0xdc | 0xdd => Some(Kind::Array),
+            0x80..=0x8f | 0xde | 0xdf => Some(Kind::Map),
+            0xc7..=0xc9 | 0xd4..=0xd8 => Some(Kind::Ext),
+        };
+        byte += 1;
+    }
+    kinds
+}
+
+/// What a marker says of its value: how many bytes it takes, the marker among them, and how many children follow.
 #[derive(Clone, Copy)]
 struct Shape {
-    width: u8,
-    plus: u8,
-    times: u8,
+    len: u8,
+    children: u8,
+}
+
+impl Shape {
+    /// It takes more than a look at the marker: a length follows, it is an extension, or it is nothing.
+    const LONG: Shape = Shape { len: 0, children: 0 };
+
+    fn is_short(self) -> bool {
+        self.len != Shape::LONG.len
+    }
 }
 
 static SHAPES: [Shape; 256] = shapes();
 
 const fn shapes() -> [Shape; 256] {
-    let mut shapes = [Shape { width: 1, plus: 0, times: 0 }; 256];
+    let mut shapes = [Shape::LONG; 256];
     let mut byte = 0;
     while byte < 256 {
         let low = (byte & 0x1f) as u8;
-        match byte as u8 {
-            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => {
-                shapes[byte] = Shape { width: 0, plus: 0, times: 0 }
-            }
-            0x80..=0x8f => shapes[byte] = Shape { width: 0, plus: 0, times: 2 * (low & 0x0f) },
-            0x90..=0x9f => shapes[byte] = Shape { width: 0, plus: 0, times: low & 0x0f },
-            0xa0..=0xbf => shapes[byte] = Shape { width: 0, plus: low, times: 0 },
-            0xcc | 0xd0 => shapes[byte] = Shape { width: 0, plus: 1, times: 0 },
-            0xcd | 0xd1 => shapes[byte] = Shape { width: 0, plus: 2, times: 0 },
-            0xce | 0xd2 | 0xca => shapes[byte] = Shape { width: 0, plus: 4, times: 0 },
-            0xcf | 0xd3 | 0xcb => shapes[byte] = Shape { width: 0, plus: 8, times: 0 },
-            _ => {}
-        }
+        let (len, children) = match byte as u8 {
+            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => (1, 0),
+            0x80..=0x8f => (1, 2 * (low & 0x0f)),
+            0x90..=0x9f => (1, low & 0x0f),
+            0xa0..=0xbf => (1 + low, 0),
+            0xcc | 0xd0 => (2, 0),
+            0xcd | 0xd1 => (3, 0),
+            0xce | 0xd2 | 0xca => (5, 0),
+            0xcf | 0xd3 | 0xcb => (9, 0),
+            _ => (Shape::LONG.len, 0),
+        };
+        shapes[byte] = Shape { len, children };
         byte += 1;
     }
     shapes
