@@ -320,6 +320,7 @@ local options = {
     -- rawshard's own.
     option('io_threads', 'I/O thread count', 'positive integer', {default = 1, max = 64}),
     option('max_in_flight', 'Limit of calls in flight', 'positive integer', {optional = true}),
+    option('max_waiting', 'Limit of waiting calls', 'positive integer', {optional = true}),
     option('max_queued_bytes', 'Limit of queued bytes', 'positive integer', {optional = true}),
 }
 
@@ -434,7 +435,11 @@ local function neutral(cfg)
         failover_interval = cfg.failover_interval,
         failover_sequential_fail_count = cfg.failover_sequential_fail_count,
         failover_replica_lag_limit = cfg.failover_replica_lag_limit,
-        limits = {max_in_flight = cfg.max_in_flight, max_queued_bytes = cfg.max_queued_bytes},
+        limits = {
+            max_in_flight = cfg.max_in_flight,
+            max_waiting = cfg.max_waiting,
+            max_queued_bytes = cfg.max_queued_bytes,
+        },
         replicasets = {},
     }
     for _, id in ipairs(sorted_keys(cfg.sharding)) do
