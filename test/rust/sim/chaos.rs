@@ -293,6 +293,12 @@ impl Schedule {
     }
 
     fn heal(&mut self) {
+        // Some would wait for ever, and keep their place on a connection as long.
+        for number in std::mem::take(&mut self.open) {
+            if self.world.calls[number].answer.is_none() {
+                self.world.cancel(number);
+            }
+        }
         let ids: Vec<String> = self.world.cluster.storages.iter().map(|storage| storage.id.clone()).collect();
         for id in &ids {
             let storage = self.world.cluster.storage(id);
