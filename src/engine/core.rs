@@ -665,7 +665,7 @@ impl Core {
             (pick::Mode::Read, Some(replicaset)) if call.tried & pick::bit(replicaset, asked) == 0 => {
                 call.tried |= pick::bit(replicaset, asked);
                 call.last_error = Some(error.into());
-                self.ready.push_back(id);
+                self.again(id);
             }
             (pick::Mode::Write, Some(_))
                 if matches!(call.target, Target::Bucket(_)) && is_starting(error) =>
@@ -734,12 +734,21 @@ impl Core {
         }
     }
 
+    /// It is sent in this turn once more.
+    fn again(&mut self, id: CallId) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        call.stage = Stage::Ready;
+        self.ready.push_back(id);
+        if call.timer > call.deadline {
+            // The longer time was for the answer that has come.
+            self.set_timer(id);
+        }
+    }
+
     pub(super) fn pause(&mut self, id: CallId, span: Duration, now: Time) {
         let Some(call) = self.calls.get_mut(id) else { return };
         if span.is_zero() {
-            call.stage = Stage::Ready;
-            self.ready.push_back(id);
-            return;
+            return self.again(id);
         }
         call.stage = Stage::Paused;
         let again = now.after(span);

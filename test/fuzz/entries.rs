@@ -143,7 +143,7 @@ fn call(index: u32) -> Message {
         },
         access: if index == 4 { Access::RO } else { Access::RW },
         deadline: Time::from_nanos(20_000_000_000),
-        answer_by: Time::from_nanos(20_000_000_000),
+        answer_by: Time::from_nanos(if index == 5 { 40_000_000_000 } else { 20_000_000_000 }),
         attempt_timeout: None,
         body: match index {
             2 => Body::call(Vec::new(), "echo", b"\x90"),

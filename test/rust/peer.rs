@@ -126,7 +126,7 @@ fn serve(mut stream: Box<dyn Stream>, script: Option<Script>, stopped: &AtomicBo
         }
         return;
     };
-    if stream.write_all(&server::greeting("00000000-0000-4000-8000-000000000001", &SALT)).is_err() {
+    if stream.write_all(&server::greeting("2.6.0", "00000000-0000-4000-8000-000000000001", &SALT)).is_err() {
         return;
     }
     let (mut input, mut chunk) = (Vec::new(), vec![0; 1 << 20]);
@@ -438,7 +438,9 @@ fn an_answer_and_the_end_that_come_together_are_both_seen() {
 
 /// Answers the first of two calls and closes, so that answer and end are one packet more often than not.
 fn answer_and_close(mut stream: &TcpStream) {
-    stream.write_all(&server::greeting("00000000-0000-4000-8000-000000000001", &SALT)).expect("connected");
+    stream
+        .write_all(&server::greeting("2.6.0", "00000000-0000-4000-8000-000000000001", &SALT))
+        .expect("connected");
     let (mut input, mut chunk, mut calls) = (Vec::new(), [0; 4096], Vec::new());
     while calls.len() < 2 {
         let count = stream.read(&mut chunk).expect("requests come");

@@ -10,6 +10,7 @@ pub const TYPE_AUTH: u64 = 7;
 pub const TYPE_CALL: u64 = 10;
 pub const TYPE_PING: u64 = 64;
 pub const TYPE_WATCH: u64 = 74;
+pub const TYPE_EVENT: u64 = 76;
 /// Errors are this bit and the code.
 pub const ERROR: u64 = 0x8000;
 
@@ -19,8 +20,8 @@ pub const ER_PASSWORD_MISMATCH: u64 = 47;
 pub const ER_PROC_LUA: u64 = 32;
 
 /// 128 bytes.
-pub fn greeting(uuid: &str, salt: &[u8; 32]) -> Vec<u8> {
-    let first = format!("Tarantool 2.11.5 (Binary) {uuid}");
+pub fn greeting(version: &str, uuid: &str, salt: &[u8; 32]) -> Vec<u8> {
+    let first = format!("Tarantool {version} (Binary) {uuid}");
     let second = STANDARD.encode(salt);
     format!("{first:<63}\n{second:<63}\n").into_bytes()
 }
@@ -58,6 +59,11 @@ impl Request {
     /// Name of the called function.
     pub fn func(&self) -> &str {
         find(&self.body, 0x22).and_then(Value::text).expect("a function's name")
+    }
+
+    /// Of a WATCH request.
+    pub fn watched(&self) -> &str {
+        find(&self.body, 0x57).and_then(Value::text).expect("a key")
     }
 
     pub fn args(&self) -> &[Value] {
@@ -137,6 +143,13 @@ pub fn error(sync: u64, code: u64, message: &str) -> Vec<u8> {
     let mut body = vec![0x81, 0x31];
     Value::str(message).encode(&mut body);
     frame(ERROR | code, sync, &body)
+}
+
+/// News of a watched key, which may have no value.
+pub fn event(sync: u64, key: &str, value: Option<&Value>) -> Vec<u8> {
+    let mut fields = vec![(Value::Uint(0x57), Value::str(key))];
+    fields.extend(value.map(|value| (Value::Uint(0x58), value.clone())));
+    frame(TYPE_EVENT, sync, &Value::Map(fields).bytes())
 }
 
 pub fn ok(sync: u64) -> Vec<u8> {

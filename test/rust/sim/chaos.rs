@@ -73,9 +73,12 @@ impl Schedule {
         world.config.failover_ping_timeout =
             *random.pick(&[Duration::from_millis(100), Duration::from_secs(5)]);
         let auto = random.one_in(3);
+        world.config.name_as_key = random.one_in(3);
         for storage in &mut world.cluster.storages {
             storage.page = *random.pick(&[1000, 5]);
             storage.names_master = !random.one_in(3);
+            storage.version = *random.pick(&["2.6.0", "2.11.5", "3.2.1"]);
+            storage.name = Some(storage.id.clone());
         }
         let mut schedule = Schedule { world, random, open: Vec::new(), bucket_count, auto };
         schedule.configure();
@@ -86,6 +89,9 @@ impl Schedule {
         let auto = self.auto;
         for replicaset in &mut self.world.config.replicasets {
             replicaset.master_auto = auto;
+            for instance in &mut replicaset.instances {
+                instance.name = Some(instance.id.clone());
+            }
             if auto {
                 replicaset.instances.iter_mut().for_each(|instance| instance.is_master = false);
             }
@@ -135,6 +141,9 @@ impl Schedule {
         };
         let timeout = Duration::from_micros(*random.pick(&[0, 100, 10_000, 100_000, 500_000, 3_000_000]));
         ask = ask.timeout(timeout);
+        if random.one_in(5) {
+            ask = ask.answer_by(*random.pick(&[Duration::from_secs(1), Duration::MAX]));
+        }
         if random.one_in(3) {
             ask = ask.request_timeout(timeout / random.between(1, 5) as u32);
         }
@@ -163,7 +172,12 @@ impl Schedule {
     fn storage_trouble(&mut self) {
         let id = self.any_storage();
         let world = &mut self.world;
-        match self.random.below(16) {
+        match self.random.below(18) {
+            15 => world.shut_down(&id),
+            16 => {
+                let name = *self.random.pick(&[Some("somebody"), None]);
+                world.cluster.storage(&id).name = name.map(String::from);
+            }
             0 => world.kill(&id),
             1 | 2 => world.revive(&id),
             3 => world.freeze(&id),
@@ -279,12 +293,19 @@ impl Schedule {
     }
 
     fn heal(&mut self) {
+        // Some would wait for ever, and keep their place on a connection as long.
+        for number in std::mem::take(&mut self.open) {
+            if self.world.calls[number].answer.is_none() {
+                self.world.cancel(number);
+            }
+        }
         let ids: Vec<String> = self.world.cluster.storages.iter().map(|storage| storage.id.clone()).collect();
         for id in &ids {
             let storage = self.world.cluster.storage(id);
             storage.up = true;
             storage.unreachable = false;
             storage.disabled = false;
+            storage.name = Some(id.clone());
             storage.hook = None;
             self.world.thaw(id);
             // Noise may have announced a frame of gigabytes, in which all that follows is lost: nobody can tell.

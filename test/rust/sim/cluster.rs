@@ -27,6 +27,10 @@ pub struct Shard {
 pub struct Storage {
     pub id: String,
     pub uuid: String,
+    /// What it says when asked; None: it has none yet.
+    pub name: Option<String>,
+    /// As its greeting shows it. Watchers came with 2.10.
+    pub version: &'static str,
     pub shard: usize,
     pub port: u16,
     /// User and password that it asks for.
@@ -125,8 +129,11 @@ impl Cluster {
         match request.kind {
             server::TYPE_PING => Reaction::Answer(0, server::ok(request.sync)),
             server::TYPE_CALL => self.call(at, request),
-            // The watched key never changes here.
-            server::TYPE_WATCH => Reaction::Silence,
+            server::TYPE_WATCH => {
+                assert_ne!(self.storages[at].version, "2.6.0", "it knows no watchers");
+                assert_eq!(request.watched(), "box.shutdown");
+                Reaction::Answer(0, server::event(request.sync, request.watched(), None))
+            }
             other => panic!("the router sent a request of type {other}"),
         }
     }
@@ -143,8 +150,12 @@ impl Cluster {
             "vshard.storage.buckets_discovery" => self.discovery(at, request),
             "vshard.storage._call" => {
                 let is_master = self.shards[self.storages[at].shard].master == Some(at);
-                let info =
-                    Value::map([("is_master", Value::Bool(is_master)), ("health", Value::Array(vec![]))]);
+                let name = self.storages[at].name.as_deref().map_or(Value::Nil, Value::str);
+                let info = Value::map([
+                    ("is_master", Value::Bool(is_master)),
+                    ("health", Value::Array(vec![])),
+                    ("name", name),
+                ]);
                 Reaction::Answer(0, server::values(sync, &[info]))
             }
             func => {

@@ -69,6 +69,8 @@ struct Link {
     /// No byte is read from it any more.
     broken: bool,
     greeted: bool,
+    /// The sync under which it watches for the storage's stop.
+    watching: Option<u64>,
     /// Answers that a frozen storage has still to send.
     held: Vec<(Vec<u8>, bool)>,
 }
@@ -122,8 +124,8 @@ pub struct Ask {
     pub args: Vec<Value>,
     pub timeout: Duration,
     pub request_timeout: Option<Duration>,
-    /// Waits for an answer without end, once the request was sent.
-    pub patient: bool,
+    /// A future: how long its answer is waited for once it is sent.
+    pub answer_by: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -137,7 +139,15 @@ pub enum Where {
 impl Ask {
     fn new(target: Where, access: Access) -> Ask {
         let timeout = Duration::from_millis(500);
-        Ask { target, access, func: "echo", args: Vec::new(), timeout, request_timeout: None, patient: false }
+        Ask {
+            target,
+            access,
+            func: "echo",
+            args: Vec::new(),
+            timeout,
+            request_timeout: None,
+            answer_by: None,
+        }
     }
 
     pub fn rw(bucket: u64) -> Ask {
@@ -185,8 +195,8 @@ impl Ask {
         self
     }
 
-    pub fn patient(mut self) -> Ask {
-        self.patient = true;
+    pub fn answer_by(mut self, span: Duration) -> Ask {
+        self.answer_by = Some(span);
         self
     }
 
@@ -205,6 +215,7 @@ pub struct Issued {
     target: Target,
     pub posted: Time,
     pub deadline: Time,
+    pub answer_by: Time,
     pub cancelled: bool,
     args: Vec<u8>,
     pub answer: Option<Answered>,
@@ -447,9 +458,10 @@ impl World {
         };
         let token = self.tokens.insert(number);
         let mut deadline = self.now.after(ask.timeout);
+        let answer_by = ask.answer_by.map_or(deadline, |span| self.now.after(span).max(deadline));
         let message = match ask.target {
             // The two doors for calls to a bucket take turns.
-            Where::Bucket(bucket) if id.is_multiple_of(2) && !ask.patient => {
+            Where::Bucket(bucket) if id.is_multiple_of(2) && ask.answer_by.is_none() => {
                 deadline = self.now.after(in_seconds(ask.timeout));
                 Message::Raw(RawRequest { token, bytes: raw_args(bucket, &ask, &args) })
             }
@@ -459,14 +471,26 @@ impl World {
                 target,
                 access: ask.access,
                 deadline,
-                answer_by: if ask.patient { Time::NEVER } else { deadline },
+                answer_by,
                 attempt_timeout: ask.request_timeout,
                 body,
             }),
         };
         self.inbox.push_back(message);
         let (posted, cancelled, answer) = (self.now, false, None);
-        self.calls.push(Issued { ask, id, token, target, posted, deadline, cancelled, args, answer });
+        let answer_by = answer_by.max(deadline);
+        self.calls.push(Issued {
+            ask,
+            id,
+            token,
+            target,
+            posted,
+            deadline,
+            answer_by,
+            cancelled,
+            args,
+            answer,
+        });
         number
     }
 
@@ -483,8 +507,7 @@ impl World {
     /// Runs until the call is answered.
     #[track_caller]
     pub fn answer(&mut self, number: usize) -> Answered {
-        let call = &self.calls[number];
-        let limit = if call.ask.patient { Time::NEVER } else { call.deadline.after(self.precision()) };
+        let limit = self.calls[number].answer_by.after(self.precision());
         while self.calls[number].answer.is_none() {
             assert!(self.now <= limit, "call {} of {:?} has no answer", number + 1, self.calls[number].ask);
             self.step(Time::NEVER);
@@ -654,7 +677,7 @@ impl World {
         let storage = &self.cluster.storages[link.storage];
         if link.open && !link.greeted && !storage.frozen {
             link.greeted = true;
-            let greeting = server::greeting(&storage.uuid, &link.salt);
+            let greeting = server::greeting(storage.version, &storage.uuid, &link.salt);
             self.send_to_router(conn, greeting);
         }
     }
@@ -735,6 +758,10 @@ impl World {
             if !link.logged_in && request.kind == server::TYPE_CALL {
                 let text = "Execute access to function 'vshard.storage.call' is denied for user 'guest'";
                 self.send_to_router(conn, server::error(sync, server::ER_ACCESS_DENIED, text));
+                continue;
+            }
+            // Watching again only says that the news has come.
+            if request.kind == server::TYPE_WATCH && link.watching.replace(sync).is_some() {
                 continue;
             }
             let (delay, bytes, last) = match self.cluster.answer(storage, &request) {
@@ -818,6 +845,7 @@ impl World {
             cut_after: None,
             broken: false,
             greeted: false,
+            watching: None,
             held: Vec::new(),
         };
         assert!(self.by_idx.insert(idx, conn).is_none(), "one connection at a time");
@@ -906,6 +934,23 @@ impl World {
         }
     }
 
+    /// A planned stop: it says so to whoever watches, serves what it has, and is gone three seconds later at most.
+    pub fn shut_down(&mut self, id: &str) {
+        self.cluster.storage(id).up = false;
+        for conn in self.conns_of(id) {
+            if let Some(sync) = self.links[&conn].watching {
+                let bytes = server::event(sync, "box.shutdown", Some(&Value::Bool(true)));
+                self.happen(What::Answer(conn, bytes, false));
+            }
+        }
+        let id = id.to_string();
+        self.after(Duration::from_secs(3), move |world| {
+            if !world.cluster.storage(&id).up {
+                world.break_connections(&id);
+            }
+        });
+    }
+
     /// So many bytes from this instance still arrive.
     pub fn cut_after(&mut self, id: &str, bytes: usize) {
         for conn in self.conns_of(id) {
@@ -971,8 +1016,8 @@ impl World {
         let executed = self.cluster.executions(self.calls[number].id);
         let precision = self.precision();
         let call = &mut self.calls[number];
-        let late = self.now.since(call.deadline);
-        assert!(late <= precision || call.ask.patient, "call {} was answered {late:?} too late", call.id);
+        let late = self.now.since(call.answer_by);
+        assert!(late <= precision, "call {} was answered {late:?} too late", call.id);
         let values = Value::sequence(reply.values()).expect("well-formed values");
         assert_eq!(values.len(), reply.count() as usize);
         assert_eq!(Value::only(reply.array()), Some(Value::Array(values.clone())));
@@ -1089,6 +1134,8 @@ fn storage(replicaset: &str, shard: usize, all: usize, number: usize) -> Storage
     Storage {
         id: format!("{replicaset}-{}", (b'a' + number as u8) as char),
         uuid: format!("00000000-0000-4000-8000-{:012}", all + 1),
+        name: None,
+        version: if all.is_multiple_of(2) { "2.11.5" } else { "2.6.0" },
         shard,
         port: 3301 + all as u16,
         login: Some(("storage".into(), format!("secret {all}"))),

@@ -2,6 +2,8 @@
 
 mod calls;
 mod discovery;
+mod futures;
+mod identity;
 mod limits;
 mod masters;
 mod peers;

@@ -43,19 +43,19 @@ fn a_timeout_without_end() {
 #[test]
 fn a_patient_call_waits_for_its_answer_but_not_for_its_way() {
     let mut world = World::ready(Setup { shards: vec![1, 1], ..Setup::default() });
-    let slow = world.post(Ask::rw(1).func("slow").arg(Value::Uint(3_600_000_000)).patient());
+    let slow = world.post(Ask::rw(1).func("slow").arg(Value::Uint(3_600_000_000)).answer_by(Duration::MAX));
     world.answer(slow).values();
     assert_eq!(world.executions(slow), 1);
     // On its way it has no more time than any other.
     world.cluster.send_bucket(1, "rs1", "rs2");
-    let refused = world.post(Ask::rw(1).patient());
+    let refused = world.post(Ask::rw(1).answer_by(Duration::MAX));
     let answer = world.answer(refused);
     assert_eq!(answer.error_name(), "TRANSFER_IS_IN_PROGRESS");
     let late = answer.at.since(world.calls[refused].deadline);
     assert!(late < ms(100), "{late:?} after the deadline");
     world.kill("rs2-a");
     world.run_for(ms(10));
-    let unsent = world.post(Ask::rw(2).patient());
+    let unsent = world.post(Ask::rw(2).answer_by(Duration::MAX));
     let answer = world.answer(unsent);
     assert_eq!(answer.error_name(), "ClientError 77");
     assert!(answer.at.since(world.calls[unsent].deadline) < ms(100));
@@ -66,7 +66,7 @@ fn a_patient_call_waits_for_its_answer_but_not_for_its_way() {
 #[test]
 fn a_patient_call_ends_with_its_connection() {
     let mut world = World::ready(Setup { shards: vec![1], ..Setup::default() });
-    let call = world.post(Ask::rw(1).func("slow").arg(Value::Uint(3_600_000_000)).patient());
+    let call = world.post(Ask::rw(1).func("slow").arg(Value::Uint(3_600_000_000)).answer_by(Duration::MAX));
     world.run_for(ms(10_000));
     assert!(world.calls[call].answer.is_none());
     world.kill("rs1-a");
@@ -115,13 +115,19 @@ fn silence_is_noticed_and_healed() {
 }
 
 #[test]
-fn a_busy_but_silent_storage_is_not_taken_for_dead() {
+fn a_busy_but_silent_storage_is_not_taken_for_dead_at_once() {
     let mut world = World::ready(Setup { shards: vec![1], ..Setup::default() });
-    // Half a minute of work in its main thread: no ping is answered meanwhile.
-    let call = world.post(Ask::rw(1).timeout(Duration::from_secs(60)));
+    // Work in its main thread: no ping is answered meanwhile, and twice the ping's timeout is waited.
+    let call = world.post(Ask::rw(1).timeout(ms(60_000)));
     world.freeze("rs1-a");
-    world.after(Duration::from_secs(30), |world| world.thaw("rs1-a"));
+    world.after(ms(9000), |world| world.thaw("rs1-a"));
     world.answer(call).values();
     assert_eq!(world.counters.snapshot().disconnects, 0);
+    let call = world.post(Ask::rw(1).timeout(ms(60_000)));
+    world.freeze("rs1-a");
+    let answer = world.answer(call);
+    assert_eq!(answer.error_name(), "ClientError 77");
+    let took = answer.at.since(world.calls[call].posted);
+    assert!(took < ms(12_100), "{took:?}");
     world.settle();
 }
