@@ -18,6 +18,7 @@ use crate::generator::{Generator, PERCENTILES, Plan, Stats};
 use crate::hosts::{self, Host};
 use crate::kinds::{self, Kind};
 use crate::mp::{self, Val};
+use crate::plot::{self, Panel};
 use crate::sys;
 use crate::table::Table;
 use crate::workload::{self, Shape, Workload};
@@ -676,7 +677,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// What a call costs as things grow: calls in flight, payload, engine threads, buckets.
+    /// What a call costs as things grow: calls in flight, payload, engine threads, buckets, instances.
     fn growth(&mut self) -> Result<(), String> {
         if self.missing.contains_key("rawshard") {
             return Ok(());
@@ -745,9 +746,20 @@ impl<'a> Bench<'a> {
             let Some(s) = s? else { return Ok(()) };
             note(&mut table, "buckets", buckets.into(), buckets.to_string(), s, String::new());
         }
+        for instances in [2, 20, 200] {
+            let env = self.cluster.env.clone();
+            let simulated = Cluster::simulated(&env, instances, self.options.keep)?;
+            let was = std::mem::replace(&mut self.cluster, simulated);
+            let s = self.one("T1", self.options.conns, self.options.depth);
+            self.cluster = was;
+            let Some(s) = s? else { return Ok(()) };
+            note(&mut table, "instances", instances as u64, instances.to_string(), s, String::new());
+        }
         table.print();
         self.results.insert("growth".into(), json_out.into());
-        for (what, from, to) in [("in flight", 1_000, 20_000), ("buckets", 1_000, 1_000_000)] {
+        self.picture(&points)?;
+        let grown = [("in flight", 1_000, 20_000), ("buckets", 1_000, 1_000_000), ("instances", 2, 200)];
+        for (what, from, to) in grown {
             if let (Some(a), Some(b)) = (points.get(&(what, from)), points.get(&(what, to))) {
                 let ratio = b.process_us / a.process_us;
                 self.targets.push(Target {
@@ -758,6 +770,44 @@ impl<'a> Bench<'a> {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// The growth as a picture beside the table.
+    fn picture(&self, points: &BTreeMap<(&str, u64), Sample>) -> Result<(), String> {
+        let titles = [
+            ("in flight", "calls in flight"),
+            ("payload", "bytes of payload (log)"),
+            ("engine threads", "engine threads"),
+            ("buckets", "buckets"),
+            ("instances", "instances (simulated)"),
+        ];
+        let panels: Vec<Panel> = titles
+            .iter()
+            .map(|(key, title)| {
+                let line = |cost: &dyn Fn(&Sample) -> Option<f64>| {
+                    let of_this = points.iter().filter(|((what, _), _)| what == key);
+                    of_this.filter_map(|((_, n), s)| Some((*n as f64, cost(s)?))).collect::<Vec<_>>()
+                };
+                Panel {
+                    title: format!("µs per call over {title}"),
+                    log_cost: *key == "payload",
+                    lines: vec![
+                        ("process", line(&|s| Some(s.process_us))),
+                        ("TX", line(&|s| Some(s.tx_us))),
+                        ("engine", line(&engine_us)),
+                    ],
+                }
+            })
+            .collect();
+        let title = format!("CPU time of a call through rawshard.callraw, Tarantool {}", self.host.label());
+        let path = self.options.out.join(format!("growth-tarantool-{}.svg", self.host.label()));
+        fs::create_dir_all(&self.options.out).map_err(|e| e.to_string())?;
+        fs::write(&path, plot::svg(&title, &panels)).map_err(|e| format!("{}: {e}", path.display()))?;
+        println!(
+            "\nThe same as a picture: {}",
+            path.strip_prefix(&self.options.root).unwrap_or(&path).display()
+        );
         Ok(())
     }
 
@@ -818,7 +868,7 @@ impl<'a> Bench<'a> {
                     continue;
                 }
             }
-            let target = process.as_ref().unwrap_or(&self.cluster.storages()[0]);
+            let target = process.as_ref().unwrap_or_else(|| &self.cluster.storages()[0]);
             let mut control = target.client()?;
             if kind.name.contains("-fixed") {
                 let setter =

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::client::Client;
 use crate::mp::{self, Val};
+use crate::peers::Peers;
 use crate::{sys, workload};
 
 /// What all processes of a run share.
@@ -44,6 +45,8 @@ pub struct Cluster {
     pub env: Env,
     storages: Vec<Process>,
     places: Vec<Place>,
+    /// In the place of storages.
+    _peers: Option<Peers>,
     dir: TempDir,
     spawned: AtomicU32,
 }
@@ -182,8 +185,14 @@ impl Cluster {
                 })
             })
             .collect::<Result<Vec<Place>, String>>()?;
-        let mut cluster =
-            Cluster { env: env.clone(), storages: Vec::new(), places, dir, spawned: AtomicU32::new(0) };
+        let mut cluster = Cluster {
+            env: env.clone(),
+            storages: Vec::new(),
+            places,
+            _peers: None,
+            dir,
+            spawned: AtomicU32::new(0),
+        };
         for i in 0..STORAGES {
             let storage = cluster.spawn_storage(i)?;
             cluster.storages.push(storage);
@@ -192,6 +201,22 @@ impl Cluster {
             cluster.wait_storage(i)?;
         }
         Ok(cluster)
+    }
+
+    /// `count` simulated storages: for routers that are to have many.
+    pub fn simulated(env: &Env, count: usize, keep: bool) -> Result<Cluster, String> {
+        let dir = TempDir::new(keep)?;
+        let instances: Vec<String> =
+            (1..=count).map(|i| format!("bbbbbbbb-0000-4000-8000-{i:012}")).collect();
+        let peers = Peers::start(&instances, env.bucket_count)?;
+        let places = instances.into_iter().zip(&peers.ports).enumerate().map(|(i, (instance, port))| Place {
+            port: *port,
+            replicaset: format!("aaaaaaaa-0000-4000-8000-{:012}", i + 1),
+            instance,
+        });
+        let places = places.collect();
+        let spawned = AtomicU32::new(0);
+        Ok(Cluster { env: env.clone(), storages: Vec::new(), places, _peers: Some(peers), dir, spawned })
     }
 
     fn spawn_storage(&self, i: usize) -> Result<Process, String> {

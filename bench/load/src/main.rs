@@ -2,7 +2,8 @@
 //!
 //! - `template`, `workload`, `check`: prebuilt requests, and what must come back.
 //! - `generator`: the load itself. `client`: calls that are not measured.
-//! - `hosts`, `cluster`, `kinds`: Tarantools found, processes started, things compared.
+//! - `hosts`, `cluster`, `peers`, `kinds`: Tarantools found, processes started, storages simulated, things compared.
+//! - `table`, `plot`: figures for people.
 //! - `bench`, `soak`, `run`: the subcommands.
 
 mod args;
@@ -14,6 +15,8 @@ mod generator;
 mod hosts;
 mod kinds;
 mod mp;
+mod peers;
+mod plot;
 mod run;
 mod soak;
 mod sys;

@@ -135,7 +135,9 @@ fn drive(options: &Options) -> Result<(), String> {
         );
     }
     if let Some((some, many)) = held {
-        println!("\nheld by an engine for a call in flight beyond its bytes: {some} B with 1 000, {many} B with 20 000");
+        println!(
+            "\nheld by an engine for a call in flight beyond its bytes: {some} B with 1 000, {many} B with 20 000"
+        );
     }
     if let (true, Some(path)) = (options.save, &options.base) {
         if !options.parts.is_empty() {
@@ -222,7 +224,9 @@ fn read_base(text: &str) -> BTreeMap<String, Counts> {
 }
 
 fn write_base(counts: &[(String, Counts)]) -> String {
-    let mut text = String::from("# operation, instructions, allocations, bytes allocated; written by bench/micro.sh --save\n");
+    let mut text = String::from(
+        "# operation, instructions, allocations, bytes allocated; written by bench/micro.sh --save\n",
+    );
     for (name, counts) in counts {
         let Counts { instructions, allocations, bytes, .. } = counts;
         text += &format!("{name}\t{instructions:.1}\t{allocations:.2}\t{bytes:.0}\n");

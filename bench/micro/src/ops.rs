@@ -204,7 +204,8 @@ fn connection(ops: &mut Ops) {
                     while let Some(event) = conn.poll_event() {
                         let Event::Answer(answer) = event else { panic!("answers alone") };
                         let body = conn.received(answer.body);
-                        let verdict = verdict::judge(Envelope::Storage, answer.kind, body).expect("it is right");
+                        let verdict =
+                            verdict::judge(Envelope::Storage, answer.kind, body).expect("it is right");
                         assert!(matches!(black_box(verdict), Verdict::Values { .. }));
                         answers += 1;
                     }
@@ -234,7 +235,8 @@ fn structures(ops: &mut Ops) {
         let filled = move || {
             let now = Time::from_nanos(1 << 40);
             let mut wheel = Wheel::new(now);
-            (1..=standing).for_each(|i| wheel.set(i, now.after(Duration::from_micros(u64::from(i) + 30_000_000))));
+            (1..=standing)
+                .for_each(|i| wheel.set(i, now.after(Duration::from_micros(u64::from(i) + 30_000_000))));
             (wheel, now)
         };
         ops.add(format!("wheel set and clear among {standing}"), move || {
@@ -264,7 +266,7 @@ fn structures(ops: &mut Ops) {
         let mut wheel = Wheel::new(now);
         wheel.set(0, now.after(Duration::from_secs(4)));
         move || {
-            black_box(wheel.next());
+            black_box(black_box(&wheel).next());
         }
     });
 }
@@ -318,15 +320,16 @@ fn engine(ops: &mut Ops) {
             move || world.answer(BATCH)
         });
     }
-    let mut whole = |what: String, name: &'static str, batch: usize, standing: usize, buckets: u32, instances: u32| {
-        ops.batch(what, if batch == 1 { 200 } else { 50 }, batch, move || {
-            let mut world = World::new(&workload(name), buckets, instances);
-            world.fill(standing.max(batch));
-            // Each slot has been used, each buffer has been made.
-            (0..100).for_each(|_| world.turn(batch, batch));
-            move || world.turn(batch, batch)
-        });
-    };
+    let mut whole =
+        |what: String, name: &'static str, batch: usize, standing: usize, buckets: u32, instances: u32| {
+            ops.batch(what, if batch == 1 { 200 } else { 50 }, batch, move || {
+                let mut world = World::new(&workload(name), buckets, instances);
+                world.fill(standing.max(batch));
+                // Each slot has been used, each buffer has been made.
+                (0..100).for_each(|_| world.turn(batch, batch));
+                move || world.turn(batch, batch)
+            });
+        };
     for standing in [1, 100, 1000, 20_000] {
         whole(format!("engine turn of 1 call, {standing} in flight"), "T1", 1, standing, BUCKETS, 2);
     }
@@ -338,7 +341,14 @@ fn engine(ops: &mut Ops) {
         whole(format!("engine turn of {BATCH} calls, {buckets} buckets"), "T1", BATCH, 1000, buckets, 2);
     }
     for instances in [2, 20, 200] {
-        whole(format!("engine turn of {BATCH} calls, {instances} instances"), "T1", BATCH, 1000, BUCKETS, instances);
+        whole(
+            format!("engine turn of {BATCH} calls, {instances} instances"),
+            "T1",
+            BATCH,
+            1000,
+            BUCKETS,
+            instances,
+        );
         whole(format!("engine turn of 1 call, {instances} instances"), "T1", 1, 1000, BUCKETS, instances);
     }
     whole(format!("engine turn of {BATCH} calls, T3"), "T3", BATCH, 1000, BUCKETS, 2);
