@@ -1,7 +1,6 @@
 -- Calls with `is_async`: what a future gives, who is woken and when, and that nothing is left of those that are not wanted.
 
 package.path = './?.lua;' .. package.path
-local fiber = require('fiber')
 local suite = require('test.helper.suite')
 
 local s = suite.new('futures', {net_msg_max = 30000, memtx_memory = 128 * 1024 * 1024})
@@ -384,7 +383,11 @@ scenario('20 000 futures in flight', function(t, c)
         end
     ]])
     wait_until('all of them to run', function()
-        return c.storages.s1a:call('test_gate_waiting', {'flight'}) + c.storages.s2a:call('test_gate_waiting', {'flight'}) == 20000
+        local running = 0
+        for _, rs in ipairs(c.replicasets) do
+            running = running + rs.master:call('test_gate_waiting', {'flight'})
+        end
+        return running == 20000
     end, 60)
     t:is(on_router(c, 'return {used()}'), {20000, 20000}, 'slots')
     for _, rs in ipairs(c.replicasets) do
@@ -461,8 +464,9 @@ end, {router = 'rawshard'})
 scenario('replicasets and replicas', function(t, c)
     local code = 'local rs = router.routeall()["' .. RS1 .. '"] '
     for _, name in ipairs({'callrw', 'callro', 'callbro', 'callre', 'callbre'}) do
-        t:is(on_router(c, code .. "return rs[...](rs, 'vshard.storage.buckets_count', {}, {is_async = true}):wait_result(10)", name),
-             {15}, name)
+        t:is(on_router(c, code .. [[
+            return rs[...](rs, 'vshard.storage.buckets_count', {}, {is_async = true}):wait_result(10)
+        ]], name), {15}, name)
     end
     t:is(on_router(c, code .. [[
         local f = rs:callrw('vshard.storage.call', {1, 'write', 'four_values', {}}, {is_async = true})

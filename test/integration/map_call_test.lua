@@ -106,8 +106,8 @@ end, {min_host = '2.10'})
 
 scenario('some buckets', function(t, c)
     t:is(on_router(c, "return map('map_args', {1}, {bucket_ids = {1, 2}})").res, {[RS1] = {{'s1a', 1}}}, 'of one replicaset')
-    t:is(on_router(c, "return map('map_args', {1}, {bucket_ids = {30, 2, 29}})").res, {[RS1] = {{'s1a', 1}}, [RS2] = {{'s2a', 1}}},
-         'of both')
+    t:is(on_router(c, "return map('map_args', {1}, {bucket_ids = {30, 2, 29}})").res,
+         {[RS1] = {{'s1a', 1}}, [RS2] = {{'s2a', 1}}}, 'of both')
     on_router(c, 'router._route_map_clear()')
     t:is(on_router(c, "return map('map_args', {1}, {bucket_ids = {20}})").res, {[RS2] = {{'s2a', 1}}}, 'with unknown routes')
     local opts = on_router(c, [[
@@ -196,7 +196,8 @@ end, {heals = true})
 scenario('buckets that are nowhere', function(t, c)
     c:set_bucket(c.replicasets[2], 30, nil)
     local out = on_router(c, "return map('count', {'uncovered'})")
-    t:is({out.res, out.err.name, out.err.not_discovered_cnt, out.id}, {nil, 'UNKNOWN_BUCKETS', 1, nil}, 'the cluster is not covered')
+    t:is({out.res, out.err.name, out.err.not_discovered_cnt, out.id}, {nil, 'UNKNOWN_BUCKETS', 1, nil},
+         'the cluster is not covered')
     t:is(c:executed('uncovered'), 0, 'nothing is executed')
     no_refs(t, c)
 end, {heals = true})
