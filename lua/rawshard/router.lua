@@ -117,7 +117,10 @@ local function do_call(self, bucket_id, flags, func, args, opts)
     end
     if is_raw then
         -- As vshard: no values, no object.
-        return n > 0 and raw_array() or nil
+        if n == 0 then
+            return nil
+        end
+        return raw_array()
     end
     return first_or_error(n)
 end

@@ -13,10 +13,13 @@ use super::object;
 use super::park::{self, Call, Recipient};
 use super::runtime::{RUNTIME, Runtime};
 use super::sys::{lua, lua_State};
+use super::waiters::NOBODY;
 use crate::call::raw_args::append_args;
 use crate::call::request::{Access, Body, Mode, Outcome, Reply, Target, Token};
+use crate::error::box_code;
 use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
 use crate::wire::mp::{self, Cursor, Unfit};
+use crate::wire::vshard;
 
 /// Name and function of each.
 pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
@@ -142,19 +145,30 @@ unsafe extern "C-unwind" fn callraw(l: *mut lua_State) -> c_int {
         });
         let End::Done(count) = returned else { return finish(l, returned) };
         lua::lua_settop(l, 0);
-        // A failure is its error behind a nil. `push` needs three slots more.
-        let values = if count < 0 { 1 } else { count };
-        if values > MOST_VALUES || lua::lua_checkstack(l, values as c_int + 4) == 0 {
-            lua::lua_pushstring(l, c"callraw: too many values for Lua's stack".as_ptr());
-            lua::lua_error(l);
+        if count >= 0 {
+            // `push` needs three slots more.
+            let fits = count <= MOST_VALUES && lua::lua_checkstack(l, count as c_int + 4) != 0;
+            if fits && push_values(l) {
+                return lua::lua_gettop(l);
+            }
+            // The function has run, so nothing is raised: the call ends as one that has failed.
+            hold_error(l, if fits { NO_OBJECT } else { TOO_MANY });
+            lua::lua_settop(l, 0);
         }
-        if count < 0 {
-            lua::lua_pushnil(l);
+        lua::lua_pushnil(l);
+        if !push_values(l) {
+            // An error that came as bytes may have in it what the host refuses.
+            hold_error(l, NO_OBJECT);
+            lua::lua_settop(l, 1);
+            push_values(l);
         }
-        push_values(l);
         lua::lua_gettop(l)
     }
 }
+
+const NO_OBJECT: &str =
+    "The host does not make a msgpack.object of the result: a MessagePack extension in it is damaged";
+const TOO_MANY: &str = "The result has too many values for Lua's stack";
 
 /// `() -> nothing`
 unsafe extern "C-unwind" fn release(_: *mut lua_State) -> c_int {
@@ -191,8 +205,8 @@ unsafe extern "C-unwind" fn result_fault(l: *mut lua_State) -> c_int {
 /// Lua's own limit of values on a C function's stack is 8000.
 const MOST_VALUES: i64 = 7000;
 
-/// Pushes the held values, nil for each MP_NIL and an object for any other.
-unsafe fn push_values(l: *mut lua_State) {
+/// Pushes the held values, nil for each MP_NIL and an object for any other. Whether the host has made all of these.
+unsafe fn push_values(l: *mut lua_State) -> bool {
     let mut offset = 0;
     while let End::Done(Some(value)) = guard::run(|| Ok(held_value(offset))) {
         offset += value.len;
@@ -201,10 +215,32 @@ unsafe fn push_values(l: *mut lua_State) {
         unsafe {
             if value.is_nil {
                 lua::lua_pushnil(l);
-            } else {
-                object::push(l, value.data, value.len);
+            } else if !object::push(l, value.data, value.len) {
+                return false;
             }
         }
+    }
+    true
+}
+
+/// Puts an error in the place of the held values.
+///
+/// # Safety
+/// As [`guard::raise`].
+unsafe fn hold_error(l: *mut lua_State, text: &str) {
+    let done = guard::run(|| {
+        RUNTIME.with(|runtime| {
+            let Runtime { held, buffers, .. } = runtime;
+            let reply = Reply::single(NOBODY, Outcome::Failed, buffers.take(), |out| {
+                vshard::write_client_error(out, box_code::INVALID_MSGPACK, text.as_bytes());
+            });
+            held.hold(reply, buffers);
+        });
+        Ok(())
+    });
+    if !matches!(done, End::Done(())) {
+        // SAFETY: the caller's promise.
+        unsafe { guard::raise(l) };
     }
 }
 

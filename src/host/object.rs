@@ -144,18 +144,23 @@ pub unsafe fn pointed<'a>(l: *mut lua_State, index: c_int, len: usize) -> Option
     }
 }
 
-/// Pushes a new object that holds a copy of `len` bytes, one well-formed value.
+/// Pushes a new object that holds a copy of `len` bytes, one well-formed value; nothing if the host refuses it, since it may look
+/// closer than we do, into extensions.
 ///
 /// # Safety
 /// As [`setup`].
-pub unsafe fn push(l: *mut lua_State, data: *const u8, len: usize) {
+pub unsafe fn push(l: *mut lua_State, data: *const u8, len: usize) -> bool {
     let host = host();
     // SAFETY: the caller left room for three values; the host copies the bytes before it returns.
     unsafe {
         lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, host.object_from_raw.into());
         sys::luaL_pushcdata(l, host.const_char_ptr).cast::<*const u8>().write_unaligned(data);
         lua::lua_pushinteger(l, len as lua::lua_Integer);
-        lua::lua_call(l, 2, 1);
+        if lua::lua_pcall(l, 2, 1, 0) == 0 {
+            return true;
+        }
+        lua::lua_settop(l, -2);
+        false
     }
 }
 

@@ -45,11 +45,16 @@ pub fn post(
     recipient: Recipient,
     body: impl FnOnce(Vec<u8>) -> Result<Body, Failure>,
 ) -> Result<Token, Failure> {
+    let buffer = RUNTIME.with(|runtime| {
+        runtime.routers.serving(call.router)?;
+        Ok::<_, Failure>(runtime.buffers.take())
+    })?;
+    // Now: starting the completion fiber switches, and what is borrowed may be gone afterwards.
+    let body = body(buffer)?;
     completion::ensure()?;
     RUNTIME.with(|runtime| {
-        let Runtime { routers, waiters, buffers, completion, .. } = runtime;
+        let Runtime { routers, waiters, completion, .. } = runtime;
         let entry = routers.serving(call.router)?;
-        let body = body(buffers.take())?;
         let engine = entry.router.engine_of(call.target);
         let deadline = entry.router.now().after(call.timeout.unwrap_or(DEFAULT_TIMEOUT));
         let (owner, answer_by) = match recipient {
@@ -79,14 +84,16 @@ pub fn post(
 
 /// Sends the call that `bytes`, the arguments of `callraw`, ask of a router. They are copied here and read by the engine.
 pub fn post_raw(router: u32, bytes: &[u8]) -> Result<Token, Failure> {
+    let mut buffer = RUNTIME.with(|runtime| runtime.buffers.take());
+    buffer.clear();
+    buffer.extend_from_slice(bytes);
+    // Not before: starting the completion fiber switches. The host then runs the triggers of the fiber that yields, which
+    // give the input that the bytes lie in back to the connection.
     completion::ensure()?;
     RUNTIME.with(|runtime| {
-        let Runtime { routers, waiters, buffers, completion, .. } = runtime;
+        let Runtime { routers, waiters, completion, .. } = runtime;
         let entry = routers.serving(router)?;
-        let engine = entry.router.engine_of_raw(bytes);
-        let mut buffer = buffers.take();
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
+        let engine = entry.router.engine_of_raw(&buffer);
         let link = waiters.link(Owner::Fiber(current()?), router, engine);
         entry.outgoing[engine].push(Message::Raw(RawRequest { token: link.token, bytes: buffer }));
         completion.flush_soon();

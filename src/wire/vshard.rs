@@ -230,7 +230,8 @@ fn field<'a>(error: &StackedError<'a>, name: &[u8]) -> Result<Option<&'a [u8]>, 
     Ok(None)
 }
 
-fn write_client_error(out: &mut Vec<u8>, code: u64, message: &[u8]) {
+/// Appends an error of the host as a map.
+pub fn write_client_error(out: &mut Vec<u8>, code: u64, message: &[u8]) {
     mp::write_map_len(out, 4);
     mp::write_str(out, "type");
     mp::write_str(out, "ClientError");

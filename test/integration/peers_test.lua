@@ -275,6 +275,61 @@ s:scenario('answers with extensions of any bytes', {fe = {'lua'}, heals = true, 
     t:ok(true, 'a value or an error each')
 end)
 
+-- Every way to have bytes as an object, under this answer: a list of {name, not raised, value is nil, error is nil}.
+local function objects(c, bytes)
+    c.peers[1].on_call = function()
+        return peer.ok(bytes)
+    end
+    return c.router:eval([[
+        local router, msgpack = require('rawshard.router'), require('msgpack')
+        local raw = {timeout = 5, return_raw = true}
+        local async = {timeout = 5, return_raw = true, is_async = true}
+        local rs = router.route(1)
+        local replica = rs.priority_list[1]
+        local ways = {
+            callrw = function() return router.callrw(1, 'f', {}, raw) end,
+            future = function() return router.callrw(1, 'f', {}, async):wait_result(5) end,
+            callraw = function() return router.callraw(msgpack.object({1, 'write', 'f', {}, {timeout = 5}})) end,
+            replicaset = function() return rs:callrw('vshard.storage.call', {}, raw) end,
+            ['replicaset future'] = function() return rs:callrw('vshard.storage.call', {}, async):wait_result(5) end,
+            replica = function() return select(2, replica:call('vshard.storage.call', {}, raw)) end,
+        }
+        local res = {}
+        for name, way in pairs(ways) do
+            local ok, value, err = pcall(way)
+            table.insert(res, {name, ok, ok and value == nil, ok and err == nil, tostring(ok and err or value)})
+        end
+        return res
+    ]])
+end
+
+-- From 2.11 on the host looks into extensions before it makes an object.
+s:scenario('objects of damaged extensions', {fe = {'lua'}, heals = true, router = 'rawshard', min_host = '2.11'},
+           function(t, _, c)
+    for _, case in ipairs(bad_extensions) do
+        local is_refused = case[1] == 'a decimal of no bytes' or case[1] == 'a short uuid'
+        for _, place in ipairs(places) do
+            for _, way in ipairs(objects(c, place[2](case[2]))) do
+                local name, ok, has_no_value, has_no_error, text = unpack(way)
+                if not ok or has_no_value == has_no_error or is_refused and not has_no_value then
+                    t:ok(false, ('%s, %s, %s: an object or an error'):format(case[1], place[1], name), '  got: %s', text)
+                end
+            end
+        end
+    end
+    t:ok(c.router:is_alive(), 'the router lives')
+end)
+
+s:scenario('more values than Lua has room for', {fe = {'lua'}, heals = true, router = 'rawshard', min_host = '2.10'},
+           function(t, _, c)
+    for _, way in ipairs(objects(c, '\xdc\x1f\x41\xc3' .. ('\x01'):rep(8000))) do
+        local name, ok, has_no_value, has_no_error = unpack(way)
+        t:ok(ok, name .. ': nothing is raised')
+        t:ok(has_no_value ~= has_no_error, name .. ': values or an error')
+        t:is(has_no_value, name == 'callraw', name .. ': an array has room')
+    end
+end)
+
 for _, case in ipairs({
     {'a greeting of noise', ('noise '):rep(50):sub(1, 128)},
     {'half a greeting', 'Tarantool 2.6.0 (Binary)'},

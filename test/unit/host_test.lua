@@ -336,7 +336,7 @@ test:test('wake-ups of others', function(t)
 end)
 
 test:test('the fiber between the engines and the others is killed', function(t)
-    t:plan(4)
+    t:plan(5)
     local f, res = start(function() return call('gate', {'mine'}), values() end)
     wait_until('a call at the gate', function() return at_gate == 1 end)
     t:ok(find_service() > 0, 'it is there')
@@ -361,6 +361,25 @@ test:test('the fiber between the engines and the others is killed', function(t)
     end
     t:is(call('echo', {1}), 1, 'killed while nobody waits: the next call starts it')
     t:is(call('echo', {1}), 1, 'once')
+    -- The first of each round starts it, with its arguments still in the connection's input.
+    local wrong = 0
+    for round = 1, 50 do
+        find_service()
+        for _, fid in ipairs(service) do
+            fiber.kill(fid)
+        end
+        local futures = {}
+        for i = 1, 20 do
+            local args = {1, 'read', 'echo', {round * 100 + i, ('text'):rep(1000)}}
+            futures[i] = self:call('rawshard.callraw', args, {is_async = true})
+        end
+        for i = 1, 20 do
+            local res = futures[i]:wait_result(20)
+            res = _TARANTOOL < '3' and res[1] or res
+            wrong = wrong + (res[1] == round * 100 + i and #res[2] == 4000 and 0 or 1)
+        end
+    end
+    t:is(wrong, 0, 'started by the stored function: no arguments are lost')
 end)
 
 test:test('20 000 fibers', function(t)
