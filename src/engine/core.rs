@@ -39,7 +39,7 @@ const REPLICA_BACKOFF: Duration = Duration::from_secs(5);
 const MASTER_PAUSE: Duration = Duration::from_millis(10);
 
 /// A retry with less time than this is not made.
-const SHORTEST_RETRY: Duration = Duration::from_millis(20);
+const SHORTEST_RETRY: Duration = Duration::from_millis(50);
 /// Between looks at a storage that is starting.
 const PAUSE_OF_STARTING: Duration = Duration::from_millis(10);
 
