@@ -4,6 +4,7 @@
 -- Nothing is replicated, moved or recovered; the driver sets every state by a hook (`test_bucket_set`, …). Strict means that
 -- a request which vshard.storage would never get from its own router (a wrong mode, a wrong argument type) is an error here too.
 
+local fiber = require('fiber')
 local functions = require('test.helper.functions')
 local uuid = require('uuid')
 
@@ -16,10 +17,13 @@ local M = {
     locked = {},
     -- Requests seen, by protocol function.
     requests = {},
+    -- References of map-reduce calls: session id -> their numbers.
+    refs = {},
 }
 
 local codes = {
-    WRONG_BUCKET = 1, NON_MASTER = 2, TRANSFER_IS_IN_PROGRESS = 7, BUCKET_IS_LOCKED = 22, STORAGE_IS_DISABLED = 33,
+    WRONG_BUCKET = 1, NON_MASTER = 2, TRANSFER_IS_IN_PROGRESS = 7, BUCKET_IS_LOCKED = 22, STORAGE_REF_ADD = 27,
+    STORAGE_REF_USE = 28, STORAGE_REF_DEL = 29, STORAGE_IS_DISABLED = 33,
 }
 
 local function vshard_error(name, message, fields)
@@ -205,6 +209,112 @@ function services.info(opts)
     return res
 end
 
+local function ref_error(name, rid)
+    return vshard_error(name, ('Reference %s: %s'):format(tostring(rid), name), {reason = name})
+end
+
+local function has_ref(rid)
+    local refs = M.refs[box.session.id()]
+    return refs ~= nil and refs[rid] ~= nil
+end
+
+local function drop_ref(rid)
+    M.refs[box.session.id()][rid] = nil
+end
+
+-- Waits, as long as it may, until no bucket is on its way; a call has one reference in a session.
+local function add_ref(rid, timeout)
+    if type(rid) ~= 'number' or type(timeout) ~= 'number' then
+        error('storage: a reference needs two numbers, its own and a timeout')
+    end
+    if has_ref(rid) then
+        return nil, ref_error('STORAGE_REF_ADD', rid)
+    end
+    local deadline = fiber.clock() + timeout
+    while true do
+        local is_settled = true
+        for _, row in box.space._bucket:pairs() do
+            is_settled = is_settled and writable[row[2]]
+        end
+        if is_settled then
+            break
+        end
+        if fiber.clock() > deadline then
+            return nil, plain_error(box.error.new(box.error.TIMEOUT))
+        end
+        fiber.sleep(0.01)
+    end
+    local session = box.session.id()
+    M.refs[session] = M.refs[session] or {}
+    M.refs[session][rid] = deadline
+    return true
+end
+
+local function moved_of(ids)
+    local moved = {}
+    for _, id in ipairs(ids) do
+        local row = box.space._bucket:get({id})
+        if row == nil or not writable[row[2]] then
+            table.insert(moved, {id = id, dst = row and row[3] or nil, status = row and row[2] or nil})
+        end
+    end
+    return moved
+end
+
+function services.storage_ref(rid, timeout)
+    local ok, err = add_ref(rid, timeout)
+    if not ok then
+        return nil, err
+    end
+    return box.space._bucket:count()
+end
+
+function services.storage_ref_make_with_buckets(rid, timeout, ids)
+    local moved = moved_of(ids)
+    if #moved == #ids then
+        return {moved = moved}
+    end
+    local ok, err = add_ref(rid, timeout)
+    if not ok then
+        return nil, err
+    end
+    return {is_done = true, moved = moved}
+end
+
+function services.storage_ref_check_with_buckets(rid, ids)
+    if not has_ref(rid) then
+        return nil, ref_error('STORAGE_REF_USE', rid)
+    end
+    return {moved = moved_of(ids)}
+end
+
+function services.storage_map(rid, name, args)
+    if not has_ref(rid) then
+        return nil, ref_error('STORAGE_REF_USE', rid)
+    end
+    local ok, res = pcall(run, name, args)
+    drop_ref(rid)
+    if not ok then
+        return nil, plain_error(res)
+    end
+    if res == nil then
+        return true
+    end
+    return true, res
+end
+
+function services.storage_unref(rid)
+    if not has_ref(rid) then
+        return nil, ref_error('STORAGE_REF_DEL', rid)
+    end
+    drop_ref(rid)
+    return true
+end
+
+function services.create_replicaset_recovery_point(label)
+    return {label = label}
+end
+
 function api._call(service, ...)
     return services[service](...)
 end
@@ -254,6 +364,9 @@ local function start_helper(config)
         _G.vshard.storage[name] = guarded(name, f)
     end
     create_schema(config)
+    box.session.on_disconnect(function()
+        M.refs[box.session.id()] = nil
+    end)
 end
 
 -- Hooks, for both kinds under one name each. A bucket's row as the test wants it; no status: the row is removed.
@@ -277,6 +390,17 @@ end
 
 function hooks.test_master_set(master)
     M.master = master
+end
+
+-- References that are held, by calls that still have time.
+function hooks.test_refs()
+    local n = 0
+    for _, refs in pairs(M.refs) do
+        for _, deadline in pairs(refs) do
+            n = n + (deadline > fiber.clock() and 1 or 0)
+        end
+    end
+    return n
 end
 
 function hooks.test_requests(name)
@@ -345,6 +469,10 @@ local function start_vshard(config)
             end
         end
         vshard.storage.cfg(cfg, config.id)
+    end
+
+    function hooks.test_refs()
+        return require('vshard.storage.ref').count
     end
 
     function hooks.test_requests()

@@ -64,6 +64,32 @@ for _, n in ipairs({0, 500}) do
     end)
 end
 
+s:scenario('SIGTERM with futures, and fibers that wait for them', {fe = false, router = 'rawshard'}, function(t)
+    local c = busy_cluster(0)
+    c.router:eval([[
+        local fiber = require('fiber')
+        _G.futures = {}
+        for i = 1, 300 do
+            local f = router.callrw(i % 2 == 0 and 1 or 30, 'gate', {'futures', i}, {is_async = true})
+            futures[i] = f
+            if i <= 100 then
+                -- Whoever is told comes back at once: the end must not depend on his manners.
+                fiber.create(function()
+                    while f:wait_result(i % 3 == 0 and 30 or nil) == nil and pcall(fiber.testcancel) do
+                        fiber.sleep(0.01)
+                    end
+                end)
+            end
+        end
+    ]])
+    c.router.process:signal(popen.signal.SIGTERM)
+    local seconds, status = ended(c)
+    t:is(status, 0, 'its code')
+    t:within(seconds, 0, 2.5, 'at once')
+    check_log(t, c)
+    c:stop()
+end)
+
 s:scenario('SIGINT', {fe = false}, function(t)
     local c = busy_cluster(10)
     c.router.process:signal(popen.signal.SIGINT)

@@ -47,12 +47,8 @@ local FUNCTIONS = [[
     end)
 ]]
 
--- References that a storage holds. vshard counts them; ours does.
-local REFS = 'return vshard.storage.internal.ref ~= nil and vshard.storage.internal.ref.count or ' ..
-             "require('vshard.storage.ref').count"
-
 local function refs(storage)
-    return storage:eval(REFS)
+    return storage:call('test_refs')
 end
 
 local function no_refs(t, c, message)
@@ -68,7 +64,6 @@ end
 local function scenario(name, f, opts)
     opts = opts or {}
     opts.fe = false
-    opts.storages = 'vshard'
     s:scenario(name, opts, function(t, _, c)
         for _, rs in ipairs(c.replicasets) do
             rs.master:eval(FUNCTIONS, {rs.master.name})
