@@ -343,6 +343,8 @@ end
 local function apply(self, cfg)
     cfg = lcfg.check(cfg, self.current_cfg)
     local neutral = lcfg.neutral(cfg)
+    -- What is refused must be so before anything is changed.
+    native.cfg_check(neutral)
     log.info('Configuring router "%s", rawshard %s', self.name, version.VERSION)
     if cfg.box_cfg_mode ~= 'manual' then
         box.cfg(lcfg.box_options(cfg))

@@ -65,6 +65,7 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     natives
         .add("router_new", |_, (name, cfg): (String, Table)| runtime::start(name, config::parse(&cfg)?))?;
     natives.add("router_cfg", |_, (id, cfg): (u32, Table)| runtime::reconfigure(id, config::parse(&cfg)?))?;
+    natives.add("cfg_check", |_, cfg: Table| config::parse(&cfg).map(|_| ()))?;
     natives.add("router_stop", |_, id: u32| {
         runtime::stop(id);
         Ok(())

@@ -140,6 +140,8 @@ function fake.router_cfg(id, cfg)
     end
 end
 
+function fake.cfg_check() end
+
 function fake.info()
     return fake.state
 end
