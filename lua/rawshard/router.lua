@@ -314,11 +314,10 @@ local function set_enabled(self, is_enabled)
 end
 
 local function has_pending_master(self)
-    local state = native.info(self.native_id)
+    local id = self.native_id
     for i, replicaset in ipairs(self.replicaset_list) do
-        local rs_state = state.replicasets[i]
-        local master = rs_state.instances[rs_state.master]
-        if master == nil and replicaset.is_master_auto or master ~= nil and not master.connected then
+        local master = native.master(id, i)
+        if master == nil and replicaset.is_master_auto or master ~= nil and not native.is_connected(id, i, master) then
             return true
         end
     end

@@ -83,6 +83,13 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     natives.add("info", |lua, id: u32| {
         info::table(lua, &*runtime::router(id)?).map_err(|error| error.to_string())
     })?;
+    natives.add("master", |_, (id, rs): (u32, usize)| Ok(info::master(&*runtime::router(id)?, rs)))?;
+    natives.add("is_connected", |_, (id, rs, i): (u32, usize, usize)| {
+        Ok(info::is_connected(&*runtime::router(id)?, rs, i))
+    })?;
+    natives.add("known_buckets", |_, (id, rs): (u32, usize)| {
+        Ok(info::known_buckets(&*runtime::router(id)?, rs))
+    })?;
     natives.add("bucket_get", |_, (id, bucket): (u32, u64)| {
         let router = runtime::router(id)?;
         let owner = router.buckets().get(bucket_id(bucket, router.buckets().count())?);

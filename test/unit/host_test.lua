@@ -65,7 +65,7 @@ local function callraw(...)
 end
 
 local test = tap.test('host')
-test:plan(14)
+test:plan(15)
 
 local NOT_CONFIGURED = "rawshard: no router is configured: call require('rawshard.router').cfg(...) first"
 test:is(callraw(1, 'read', 'echo'), NOT_CONFIGURED, 'the stored function alone starts nothing')
@@ -230,6 +230,20 @@ test:test('an answer that is read when its future is gone', function(t)
         collectgarbage()
         return native.info(id).waiters.used == 0
     end)
+end)
+
+test:test('what is asked often', function(t)
+    t:plan(7)
+    t:is(native.master(id, 1), 1, 'a master')
+    t:is(native.is_connected(id, 1, 1), true, 'connected')
+    t:is(native.known_buckets(id, 1), 10, 'buckets')
+    native.bucket_set(id, 3, nil)
+    t:is(native.known_buckets(id, 1), 9, 'but one')
+    native.bucket_set(id, 3, 1)
+    t:is(native.master(id, 2), nil, 'a replicaset that is not there')
+    t:is_deeply({native.is_connected(id, 1, 2), native.is_connected(id, 2, 1), native.is_connected(id, 0, 0)},
+                {false, false, false}, 'an instance that is not there')
+    t:is(native.known_buckets(id, 2), 0, 'no buckets')
 end)
 
 test:test('other targets', function(t)
