@@ -388,9 +388,9 @@ test:test('the fiber between the engines and the others is killed', function(t)
             futures[i] = self:call('rawshard.callraw', args, {is_async = true})
         end
         for i = 1, 20 do
-            local res = futures[i]:wait_result(20)
-            res = _TARANTOOL < '3' and res[1] or res
-            wrong = wrong + (res[1] == round * 100 + i and #res[2] == 4000 and 0 or 1)
+            local got = futures[i]:wait_result(20)
+            got = _TARANTOOL < '3' and got[1] or got
+            wrong = wrong + (got[1] == round * 100 + i and #got[2] == 4000 and 0 or 1)
         end
     end
     t:is(wrong, 0, 'started by the stored function: no arguments are lost')
