@@ -329,8 +329,8 @@ for _, opt in ipairs(options) do
     is_own_option[opt.key] = true
 end
 
--- The bucket table and the meaning of an id depend on them.
-local fixed_options = {'bucket_count', 'shard_index'}
+-- The bucket table, the meaning of an id and the thread that serves it depend on them.
+local fixed_options = {'bucket_count', 'shard_index', 'io_threads'}
 
 -- Returns a checked copy with defaults filled in. Raises a string.
 local function check(cfg, old)

@@ -97,35 +97,26 @@ function replicaset_methods.callbre(self, func, args, opts)
     return call(self, BRE, READ_TIMEOUT, func, args, opts)
 end
 
--- State of this replicaset in native.info(), the number of its known buckets, its place; nil when it is out of use.
-local function state_of(replicaset)
-    local place = place_of(replicaset)
-    if place == nil then
-        return nil
-    end
-    local info = native.info(replicaset._router_id)
-    return info.replicasets[place.index], info.buckets[place.index], place
-end
-
--- Fields that change by themselves.
+-- Fields that change by themselves. What is out of use has none.
 local replicaset_live = {}
 
 -- A searched master: known to the native half only. A configured one is a plain field.
 function replicaset_live.master(self)
-    local state, _, place = state_of(self)
-    return state ~= nil and state.master ~= nil and self.replicas[place.replica_ids[state.master]] or nil
+    local place = place_of(self)
+    local position = place ~= nil and native.master(self._router_id, place.index) or nil
+    return position ~= nil and self.replicas[place.replica_ids[position]] or nil
 end
 
 function replicaset_live.bucket_count(self)
-    local _, known = state_of(self)
-    return known or 0
+    local place = place_of(self)
+    return place ~= nil and native.known_buckets(self._router_id, place.index) or 0
 end
 
 -- The nearest connected replica, which callro prefers.
 function replicaset_live.replica(self)
-    local state, _, place = state_of(self)
+    local place = place_of(self)
     for i, id in ipairs(place ~= nil and place.replica_ids or {}) do
-        if state.instances[i].connected then
+        if native.is_connected(self._router_id, place.index, i) then
             return self.replicas[id]
         end
     end
@@ -189,9 +180,10 @@ function replica_methods.call(self, func, args, opts)
 end
 
 function replica_methods.is_connected(self)
-    local state, _, place = state_of(self._replicaset)
-    local instance = state ~= nil and state.instances[place.positions[self.id]] or nil
-    return instance ~= nil and instance.connected
+    local replicaset = self._replicaset
+    local place = place_of(replicaset)
+    local position = place ~= nil and place.positions[self.id] or nil
+    return position ~= nil and native.is_connected(replicaset._router_id, place.index, position)
 end
 
 function replica_methods.safe_uri(self)

@@ -314,11 +314,10 @@ local function set_enabled(self, is_enabled)
 end
 
 local function has_pending_master(self)
-    local state = native.info(self.native_id)
+    local id = self.native_id
     for i, replicaset in ipairs(self.replicaset_list) do
-        local rs_state = state.replicasets[i]
-        local master = rs_state.instances[rs_state.master]
-        if master == nil and replicaset.is_master_auto or master ~= nil and not master.connected then
+        local master = native.master(id, i)
+        if master == nil and replicaset.is_master_auto or master ~= nil and not native.is_connected(id, i, master) then
             return true
         end
     end
@@ -343,6 +342,8 @@ end
 local function apply(self, cfg)
     cfg = lcfg.check(cfg, self.current_cfg)
     local neutral = lcfg.neutral(cfg)
+    -- What is refused must be so before anything is changed.
+    native.cfg_check(neutral)
     log.info('Configuring router "%s", rawshard %s', self.name, version.VERSION)
     if cfg.box_cfg_mode ~= 'manual' then
         box.cfg(lcfg.box_options(cfg))

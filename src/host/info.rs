@@ -51,6 +51,33 @@ pub fn table(lua: &Lua, router: &Router) -> Result<Table> {
     Ok(info)
 }
 
+// What is asked often, each for itself: the whole table costs a look at every bucket. Replicasets and instances are named by
+// position, counted from 1; of what is not there any more there is nothing to tell.
+
+pub fn master(router: &Router, rs: usize) -> Option<usize> {
+    let topology = router.topology();
+    let replicaset = at(&topology, rs)?;
+    let master = replicaset.master?;
+    replicaset.instances.iter().position(|instance| *instance == master).map(|position| position + 1)
+}
+
+pub fn is_connected(router: &Router, rs: usize, i: usize) -> bool {
+    let topology = router.topology();
+    let instance = || topology.instance(*at(&topology, rs)?.instances.get(i.checked_sub(1)?)?);
+    instance().is_some_and(|instance| instance.state.is_connected())
+}
+
+/// How many buckets are known to be there.
+pub fn known_buckets(router: &Router, rs: usize) -> usize {
+    let topology = router.topology();
+    let Some(replicaset) = at(&topology, rs) else { return 0 };
+    router.buckets().iter().filter(|owner| *owner == Some(replicaset.idx)).count()
+}
+
+fn at(topology: &Topology, rs: usize) -> Option<&Replicaset> {
+    topology.replicaset(*topology.order.get(rs.checked_sub(1)?)?)
+}
+
 /// Known buckets of each live replicaset, in order.
 fn owned(router: &Router, topology: &Topology) -> Vec<u32> {
     let mut counts = vec![0; topology.replicasets.len()];

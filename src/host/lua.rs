@@ -65,6 +65,7 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     natives
         .add("router_new", |_, (name, cfg): (String, Table)| runtime::start(name, config::parse(&cfg)?))?;
     natives.add("router_cfg", |_, (id, cfg): (u32, Table)| runtime::reconfigure(id, config::parse(&cfg)?))?;
+    natives.add("cfg_check", |_, cfg: Table| config::parse(&cfg).map(|_| ()))?;
     natives.add("router_stop", |_, id: u32| {
         runtime::stop(id);
         Ok(())
@@ -81,6 +82,13 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     natives.add("set_enabled", |_, (id, enabled): (u32, bool)| runtime::set_enabled(id, enabled))?;
     natives.add("info", |lua, id: u32| {
         info::table(lua, &*runtime::router(id)?).map_err(|error| error.to_string())
+    })?;
+    natives.add("master", |_, (id, rs): (u32, usize)| Ok(info::master(&*runtime::router(id)?, rs)))?;
+    natives.add("is_connected", |_, (id, rs, i): (u32, usize, usize)| {
+        Ok(info::is_connected(&*runtime::router(id)?, rs, i))
+    })?;
+    natives.add("known_buckets", |_, (id, rs): (u32, usize)| {
+        Ok(info::known_buckets(&*runtime::router(id)?, rs))
     })?;
     natives.add("bucket_get", |_, (id, bucket): (u32, u64)| {
         let router = runtime::router(id)?;

@@ -112,6 +112,34 @@ s:scenario('io_threads', {fe = false, router = 'rawshard'}, function(t, _, c)
     serves(t, c, 'serves')
 end)
 
+s:scenario('what is refused changes nothing', {fe = false, router = 'rawshard'}, function(t, _, c)
+    local function password(bytes)
+        return function(cfg)
+            for _, rs in pairs(cfg.sharding) do
+                for _, replica in pairs(rs.replicas) do
+                    replica.uri = replica.uri:gsub('storage:storage@', 'storage:' .. bytes .. '@')
+                end
+            end
+        end
+    end
+    local before = c.router:eval('return box.cfg.readahead')
+    for name, change in pairs({
+        bucket_count = function(cfg) cfg.bucket_count = 60 end,
+        io_threads = function(cfg) cfg.io_threads = 2 end,
+        ['a count of no 32 bits'] = function(cfg) cfg.failover_sequential_fail_count = 2 ^ 40 end,
+        ['a limit of no 32 bits'] = function(cfg) cfg.max_in_flight = 2 ^ 40 end,
+        ['a password that is no text'] = password('\xff\xfe'),
+    }) do
+        local cfg = cfg_of(c)
+        cfg.readahead = 2 * before
+        change(cfg)
+        local ok = configure(c, cfg)
+        t:ok(not ok, name .. ': refused')
+        t:is(c.router:eval('return box.cfg.readahead'), before, name .. ': box.cfg is as it was')
+    end
+    serves(t, c, 'the old one serves')
+end)
+
 s:scenario('reconfigured under load', {fe = false}, function(t, _, c)
     local cfg, small = cfg_of(c), cfg_of(c)
     -- r1 loses its replica and gets it back, again and again.

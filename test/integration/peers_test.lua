@@ -200,8 +200,8 @@ end
 local deep = ('\x91'):rep(100000) .. '\x01'
 local bad_extensions = {
     {'an error with a cut stack', ext(3, '\x81\x00\x91\x81\x00\xdb\xff\xff')},
-    {'an error with a deep field', ext(3, '\x81\x00\x91\x87\x00\xabClientError\x01\xa1f\x02\x01\x03\xa1m\x04\x00\x05\x01' ..
-                                                 '\x06\x81\xa1a' .. deep)},
+    {'an error in which a field is deep',
+     ext(3, '\x81\x00\x91\x87\x00\xabClientError\x01\xa1f\x02\x01\x03\xa1m\x04\x00\x05\x01\x06\x81\xa1a' .. deep)},
     {'an error as good as any', ext(3, '\x81\x00\x91\x86\x00\xabClientError\x01\xa1f\x02\x01\x03\xa1m\x04\x00\x05\x01')},
     {'a decimal with a cut scale', ext(1, '\xd3\x01\x02\x03\x04')},
     {'a decimal of no bytes', ext(1, '')},

@@ -169,8 +169,10 @@ test:test('replicas', function(t)
 end)
 
 test:test('reconfiguration', function(t)
-    t:plan(3)
+    t:plan(4)
     local old = lcfg.check(config())
+    t:is(refusal(function(cfg) cfg.io_threads = 2 end, old),
+         'Non-dynamic option io_threads cannot be reconfigured', 'io_threads')
     t:is(refusal(function(cfg) cfg.bucket_count = 100 end, old),
          'Non-dynamic option bucket_count cannot be reconfigured', 'bucket_count')
     t:is(refusal(function(cfg) cfg.shard_index = 2 end, old),

@@ -65,7 +65,7 @@ local function callraw(...)
 end
 
 local test = tap.test('host')
-test:plan(14)
+test:plan(15)
 
 local NOT_CONFIGURED = "rawshard: no router is configured: call require('rawshard.router').cfg(...) first"
 test:is(callraw(1, 'read', 'echo'), NOT_CONFIGURED, 'the stored function alone starts nothing')
@@ -232,6 +232,20 @@ test:test('an answer that is read when its future is gone', function(t)
     end)
 end)
 
+test:test('what is asked often', function(t)
+    t:plan(7)
+    t:is(native.master(id, 1), 1, 'a master')
+    t:is(native.is_connected(id, 1, 1), true, 'connected')
+    t:is(native.known_buckets(id, 1), 10, 'buckets')
+    native.bucket_set(id, 3, nil)
+    t:is(native.known_buckets(id, 1), 9, 'but one')
+    native.bucket_set(id, 3, 1)
+    t:is(native.master(id, 2), nil, 'a replicaset that is not there')
+    t:is_deeply({native.is_connected(id, 1, 2), native.is_connected(id, 2, 1), native.is_connected(id, 0, 0)},
+                {false, false, false}, 'an instance that is not there')
+    t:is(native.known_buckets(id, 2), 0, 'no buckets')
+end)
+
 test:test('other targets', function(t)
     t:plan(4)
     t:is(native.call_replicaset(id, 1, 0, 'plain', nil, nil, 20), 1, 'a replicaset')
@@ -374,9 +388,9 @@ test:test('the fiber between the engines and the others is killed', function(t)
             futures[i] = self:call('rawshard.callraw', args, {is_async = true})
         end
         for i = 1, 20 do
-            local res = futures[i]:wait_result(20)
-            res = _TARANTOOL < '3' and res[1] or res
-            wrong = wrong + (res[1] == round * 100 + i and #res[2] == 4000 and 0 or 1)
+            local got = futures[i]:wait_result(20)
+            got = _TARANTOOL < '3' and got[1] or got
+            wrong = wrong + (got[1] == round * 100 + i and #got[2] == 4000 and 0 or 1)
         end
     end
     t:is(wrong, 0, 'started by the stored function: no arguments are lost')

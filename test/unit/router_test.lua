@@ -272,7 +272,7 @@ test:test('routes and hashes', function(t)
 end)
 
 test:test('replicaset objects', function(t)
-    t:plan(17)
+    t:plan(20)
     local rs = router.routeall().rs1
     t:ok(rs.id == 'rs1' and rs.uuid == 'rs1' and rs.name == nil and rs.weight == 1, 'fields')
     t:is(rs.master, rs.replicas.a, 'master')
@@ -304,6 +304,12 @@ test:test('replicaset objects', function(t)
     t:like(raised(rs.replicas.b.call, rs.replicas.b, 'f', {}), 'Usage', 'timeout is mandatory')
     t:is(rs.replicas.b:is_connected(), true, 'is_connected')
     t:is(rs.replicas.b:safe_uri(), 'u@127.0.0.1:3302', 'safe_uri')
+    t:is(rs.replica, rs.replicas.a, 'the nearest connected replica')
+    local configured = rs.master
+    rs.master = nil
+    t:is(rs.master, rs.replicas.a, 'a master that was found')
+    rs.master = configured
+    t:is(fake.infos, 0, 'and nothing looked at every bucket')
 end)
 
 test:test('disable and enable', function(t)
@@ -357,8 +363,9 @@ test:test('reconfiguration', function(t)
 end)
 
 test:test('two fibers configure', function(t)
-    t:plan(4)
+    t:plan(5)
     fake.state = state(function(s) s.replicasets[1].instances[1] = instance(false) end)
+    fake.infos = 0
     local first = fiber.new(router.cfg, config())
     first:set_joinable(true)
     fiber.yield()
@@ -368,6 +375,7 @@ test:test('two fibers configure', function(t)
     fake.state = state()
     t:ok(first:join(), 'the first is done once masters are connected')
     t:is(raised(router.cfg, config()), 'nothing raised', 'afterwards')
+    t:is(fake.infos, 0, 'waiting for masters looks at no bucket')
 end)
 
 test:test('routers by name', function(t)

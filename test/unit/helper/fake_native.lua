@@ -140,8 +140,26 @@ function fake.router_cfg(id, cfg)
     end
 end
 
+function fake.cfg_check() end
+
+-- How often the whole was asked for, which looks at every bucket.
+fake.infos = 0
+
 function fake.info()
+    fake.infos = fake.infos + 1
     return fake.state
+end
+
+function fake.master(_, rs)
+    return fake.state.replicasets[rs].master
+end
+
+function fake.is_connected(_, rs, i)
+    return fake.state.replicasets[rs].instances[i].connected
+end
+
+function fake.known_buckets(_, rs)
+    return fake.state.buckets[rs]
 end
 
 function fake.route(_, bucket)
