@@ -23,7 +23,7 @@ HOST = $(or $(firstword $(TARANTOOL)),$(shell command -v tarantool),$(lastword $
 # What is given to make, its commands get anyway; exporting what is not given would make it empty.
 export CARGO_TARGET_DIR
 
-.PHONY: help build install test test-rust test-tarantool test-rock lint layers demo bench bench-quick soak clean need-tarantool
+.PHONY: help build install test test-rust test-tarantool test-rock lint layers demo bench bench-quick bench-micro soak clean need-tarantool
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -67,6 +67,9 @@ bench: need-tarantool build ## the workloads of bench/README.md (ARGS=…)
 
 bench-quick: need-tarantool build ## the same, a tenth of the requests
 	bench/run.sh --quick $(ARGS)
+
+bench-micro: ## instructions and allocations per operation of the core, beside the saved base (needs valgrind; ARGS=…)
+	bench/micro.sh $(ARGS)
 
 soak: need-tarantool build ## ten minutes of load while storages die (ARGS=…)
 	bench/soak.sh $(ARGS)

@@ -232,11 +232,21 @@ local function result_decoded(values, id)
     return nil
 end
 
+-- The status flag of a storage that has done what it was asked.
+local DONE = '\xc3'
+-- An error object is small. What is larger could be nested deeper than the host's decoder bears.
+local LARGEST_ERROR = 4096
+
+-- Nothing that a storage sends is decoded before it was looked at: see codec.lua.
 local function result_raw(object, id)
     local it = object:iterator()
     local count = it:decode_array_header()
-    if it:decode() == nil then
-        fail(count > 1 and it:decode() or nil, id)
+    if msgpack.encode(it:take()) ~= DONE then
+        local err = count > 1 and it:take() or nil
+        if err ~= nil and #msgpack.encode(err) > LARGEST_ERROR then
+            fail(lerror.make('The error of the storage is too large to be shown'), id)
+        end
+        fail(err ~= nil and err:decode() or nil, id)
     end
     -- What the function returned, as an array; a storage sends nothing where it returned nothing.
     return count > 1 and it:take_array(count - 1) or nil

@@ -99,7 +99,7 @@ fn count(options: &Options) {
 #[derive(Clone, Copy, Default)]
 struct Counts {
     instructions: f64,
-    /// Misses of the first and of the last cache that callgrind simulates.
+    /// Data misses of the first and of the last cache that callgrind simulates.
     first_misses: f64,
     last_misses: f64,
     allocations: f64,
@@ -117,7 +117,7 @@ fn drive(options: &Options) -> Result<(), String> {
         Some(path) => fs::read_to_string(path).map(|text| read_base(&text)).unwrap_or_default(),
         None => BTreeMap::new(),
     };
-    let head = ["instructions", "Δ base", "L1 misses", "LL misses", "allocations", "Δ base", "bytes"];
+    let head = ["instructions", "Δ base", "D1 misses", "LL misses", "allocations", "Δ base", "bytes"];
     let [a, b, c, d, e, f, g] = head;
     println!("{:<46}{a:>13}{b:>9}{c:>11}{d:>11}{e:>13}{f:>8}{g:>9}", "");
     for (name, now) in &counts {
@@ -185,8 +185,8 @@ fn under_callgrind(dir: &Path, options: &Options) -> Result<Counted, String> {
                 };
                 let now = Counts {
                     instructions: per("Ir"),
-                    first_misses: per("I1mr") + per("D1mr") + per("D1mw"),
-                    last_misses: per("ILmr") + per("DLmr") + per("DLmw"),
+                    first_misses: per("D1mr") + per("D1mw"),
+                    last_misses: per("DLmr") + per("DLmw"),
                     allocations: number(allocations)? / operations,
                     bytes: number(bytes)? / operations,
                 };
