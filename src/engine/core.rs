@@ -61,7 +61,7 @@ pub enum Action {
 pub enum Report {
     /// `replica` says that it is not the master of `replicaset`; `master` may be the one.
     NonMaster { replicaset: ReplicasetIdx, replica: InstanceIdx, master: Option<InstanceIdx> },
-    /// A write found no master.
+    /// A write found no master, or the connection to the master is lost.
     MissingMaster(ReplicasetIdx),
 }
 
@@ -296,6 +296,11 @@ impl Core {
         peer.state.set_last_error(reason);
         peer.log_lost(reason, now);
         let retired = peer.retired;
+        // A master that is gone may have a successor by now.
+        let replicaset = self.topology.instance(idx).and_then(|it| self.topology.replicaset(it.replicaset));
+        if let Some(replicaset) = replicaset.filter(|rs| rs.master_auto && rs.master == Some(idx)) {
+            self.reports.push(Report::MissingMaster(replicaset.idx));
+        }
         self.counters.disconnects.add(1);
         self.conn_timer = self.conn_timer.min(next);
         for owner in owners {
