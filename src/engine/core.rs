@@ -238,7 +238,7 @@ impl Core {
         // Out of its place while its answers are handled: those may look at all other peers.
         let Some(mut peer) = self.peers.get_mut(idx.slot()).and_then(Option::take) else { return };
         peer.conn.handle_received(count, now);
-        let mut fatal = None;
+        let mut ended = None;
         let mut became_ready = false;
         while let Some(event) = peer.conn.poll_event() {
             match event {
@@ -254,8 +254,13 @@ impl Core {
                     peer.count(false);
                     self.conn_timer = now;
                 }
+                Event::Left => {
+                    ended = Some(conn::STOPPING.to_string());
+                    break;
+                }
                 Event::Fatal(reason) => {
-                    fatal = Some(reason);
+                    self.counters.protocol_errors.add(1);
+                    ended = Some(reason);
                     break;
                 }
             }
@@ -274,8 +279,7 @@ impl Core {
         // Answers make room, a new connection even more.
         self.mark_roomy(idx);
         self.mark_dirty(idx);
-        if let Some(reason) = fatal {
-            self.counters.protocol_errors.add(1);
+        if let Some(reason) = ended {
             self.actions.push_back(Action::Close(idx));
             self.handle_closed(idx, &reason, now);
         } else if retired_idle {
