@@ -10,6 +10,7 @@ pub const TYPE_AUTH: u64 = 7;
 pub const TYPE_CALL: u64 = 10;
 pub const TYPE_PING: u64 = 64;
 pub const TYPE_WATCH: u64 = 74;
+pub const TYPE_EVENT: u64 = 76;
 /// Errors are this bit and the code.
 pub const ERROR: u64 = 0x8000;
 
