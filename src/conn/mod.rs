@@ -72,6 +72,8 @@ pub enum Event<T> {
     Ready,
     /// Requests can not be sent any more.
     Leaving,
+    /// The last answer of a peer that is leaving has come: the connection is to be closed.
+    Left,
     Answer(Answer<T>),
     /// An answer to nobody: its owner has left.
     Late,
@@ -323,7 +325,7 @@ impl<T> Conn<T> {
             State::Greeting { since } => self.greet(since),
             State::Auth { .. } | State::Naming { .. } | State::Ready => self.next_answer(),
             State::Leaving => match self.next_answer() {
-                None if self.in_flight() == 0 => Some(Event::Fatal(STOPPING.to_string())),
+                None if self.in_flight() == 0 => Some(Event::Left),
                 event => event,
             },
         }
@@ -499,5 +501,6 @@ impl<T> Conn<T> {
     }
 }
 
-const STOPPING: &str = "the instance is being stopped";
+/// Why the connection to a peer that is leaving is closed.
+pub const STOPPING: &str = "the instance is being stopped";
 const NIL_UUID: &str = "00000000-0000-0000-0000-000000000000";

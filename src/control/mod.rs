@@ -145,6 +145,9 @@ impl Control {
             let target = Target::Replicaset(replicaset);
             self.ask(Purpose::Discovery(replicaset), target, Access::RO, body, discovery::TIMEOUT, now);
         }
+        while let Some((replicaset, master)) = self.masters.poll_expired(now) {
+            self.publisher.set_master(replicaset, Some(master));
+        }
         while let Some(replicaset) = self.masters.poll_search(now) {
             let topology = self.publisher.topology();
             let rs = topology.replicaset(replicaset);
@@ -152,7 +155,9 @@ impl Control {
             let is_connected =
                 |idx: &InstanceIdx| topology.instance(*idx).is_some_and(|it| it.state.is_connected());
             let all = rs.map(|rs| rs.instances.as_slice()).unwrap_or_default();
-            let whom: Vec<InstanceIdx> = all.iter().copied().filter(is_connected).collect();
+            let owes = |idx: &InstanceIdx| self.masters.is_asked(replicaset, *idx, now);
+            let whom: Vec<InstanceIdx> =
+                all.iter().copied().filter(|idx| is_connected(idx) && !owes(idx)).collect();
             let round = self.masters.asked(replicaset, &whom, rs.and_then(|rs| rs.master), now);
             for instance in whom {
                 let mut args = vec![0x91];

@@ -61,7 +61,7 @@ pub enum Action {
 pub enum Report {
     /// `replica` says that it is not the master of `replicaset`; `master` may be the one.
     NonMaster { replicaset: ReplicasetIdx, replica: InstanceIdx, master: Option<InstanceIdx> },
-    /// A write found no master.
+    /// A write found no master, or the connection to the master is lost.
     MissingMaster(ReplicasetIdx),
 }
 
@@ -238,7 +238,7 @@ impl Core {
         // Out of its place while its answers are handled: those may look at all other peers.
         let Some(mut peer) = self.peers.get_mut(idx.slot()).and_then(Option::take) else { return };
         peer.conn.handle_received(count, now);
-        let mut fatal = None;
+        let mut ended = None;
         let mut became_ready = false;
         while let Some(event) = peer.conn.poll_event() {
             match event {
@@ -254,8 +254,13 @@ impl Core {
                     peer.count(false);
                     self.conn_timer = now;
                 }
+                Event::Left => {
+                    ended = Some(conn::STOPPING.to_string());
+                    break;
+                }
                 Event::Fatal(reason) => {
-                    fatal = Some(reason);
+                    self.counters.protocol_errors.add(1);
+                    ended = Some(reason);
                     break;
                 }
             }
@@ -274,8 +279,7 @@ impl Core {
         // Answers make room, a new connection even more.
         self.mark_roomy(idx);
         self.mark_dirty(idx);
-        if let Some(reason) = fatal {
-            self.counters.protocol_errors.add(1);
+        if let Some(reason) = ended {
             self.actions.push_back(Action::Close(idx));
             self.handle_closed(idx, &reason, now);
         } else if retired_idle {
@@ -296,6 +300,11 @@ impl Core {
         peer.state.set_last_error(reason);
         peer.log_lost(reason, now);
         let retired = peer.retired;
+        // A master that is gone may have a successor by now.
+        let replicaset = self.topology.instance(idx).and_then(|it| self.topology.replicaset(it.replicaset));
+        if let Some(replicaset) = replicaset.filter(|rs| rs.master_auto && rs.master == Some(idx)) {
+            self.reports.push(Report::MissingMaster(replicaset.idx));
+        }
         self.counters.disconnects.add(1);
         self.conn_timer = self.conn_timer.min(next);
         for owner in owners {

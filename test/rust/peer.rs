@@ -196,32 +196,7 @@ struct Host {
 impl Host {
     /// One replicaset an instance.
     fn new(storages: &[&Storage], io_threads: u32) -> Host {
-        let replicasets = storages.iter().enumerate().map(|(number, storage)| ReplicasetConfig {
-            id: format!("rs{number}"),
-            uuid: None,
-            name: None,
-            weight: 1.0,
-            master_auto: false,
-            instances: vec![InstanceConfig {
-                id: format!("rs{number}-a"),
-                uuid: None,
-                name: None,
-                address: storage.address.clone(),
-                user: Some("storage".into()),
-                password: Some(Secret::new(PASSWORD.into())),
-                is_master: true,
-                zone_weight: 0.0,
-            }],
-        });
-        let config = Config {
-            bucket_count: 100,
-            io_threads,
-            discovery_mode: DiscoveryMode::Off,
-            // No ping helps to notice anything.
-            failover_interval: Duration::from_secs(3600),
-            replicasets: replicasets.collect(),
-            ..Config::default()
-        };
+        let config = configuration(storages, io_threads);
         let bell = Arc::new(Bell::default());
         let router = Router::start(config, Arc::clone(&bell) as Arc<dyn Wake>).expect("it starts");
         let host = Host { router, bell, tokens: Slab::new(), next: 1 };
@@ -282,6 +257,39 @@ impl Host {
         let (_, reply) = self.replies(1).pop().expect("one");
         assert_eq!(reply.outcome, Outcome::Failed);
         Value::only(reply.values()).expect("one error")
+    }
+}
+
+fn configuration(storages: &[&Storage], io_threads: u32) -> Config {
+    let replicasets = storages.iter().enumerate().map(|(number, storage)| replicaset(number, storage));
+    Config {
+        bucket_count: 100,
+        io_threads,
+        discovery_mode: DiscoveryMode::Off,
+        // No ping helps to notice anything.
+        failover_interval: Duration::from_secs(3600),
+        replicasets: replicasets.collect(),
+        ..Config::default()
+    }
+}
+
+fn replicaset(number: usize, storage: &Storage) -> ReplicasetConfig {
+    ReplicasetConfig {
+        id: format!("rs{number}"),
+        uuid: None,
+        name: None,
+        weight: 1.0,
+        master_auto: false,
+        instances: vec![InstanceConfig {
+            id: format!("rs{number}-a"),
+            uuid: None,
+            name: None,
+            address: storage.address.clone(),
+            user: Some("storage".into()),
+            password: Some(Secret::new(PASSWORD.into())),
+            is_master: true,
+            zone_weight: 0.0,
+        }],
     }
 }
 
@@ -578,4 +586,83 @@ fn a_panic_ends_the_calls_under_way_and_no_others() {
         (reply.outcome, Value::sequence(reply.values())),
         (Outcome::Values, Some(vec![Value::Uint(id)]))
     );
+}
+
+#[test]
+fn names_are_looked_up_and_those_without_an_address_say_why() {
+    let mut named = Storage::tcp(echoing());
+    let Address::Tcp { port, .. } = named.address else { unreachable!("a port") };
+    named.address = Address::Tcp { host: "localhost".into(), port };
+    // A label may have 63 characters: no resolver asks anybody for this one.
+    let mut nowhere = Storage::elsewhere(port);
+    nowhere.address = Address::Tcp { host: "x".repeat(70), port };
+    let storage = Storage::tcp(echoing());
+    // Bucket 1: nowhere, 2: plain, 3: named.
+    let mut host = Host::new(&[&named, &nowhere, &storage], 1);
+    for _ in 0..20 {
+        host.post(2, b"", PATIENCE);
+        host.post(3, b"", PATIENCE);
+        host.own_ids(2);
+    }
+    let began = Instant::now();
+    host.post(1, b"", Duration::from_millis(500));
+    let error = host.error();
+    let text = error.field("message").and_then(Value::text).expect("a message");
+    assert!(code(&error) == Some(77) && text.contains("lookup"), "{text}");
+    assert!(began.elapsed() >= Duration::from_millis(500), "it may still get one");
+    let began = Instant::now();
+    host.router.stop();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "stopped after {took:?}");
+}
+
+#[test]
+fn what_was_configured_is_known_to_the_calls_that_follow() {
+    let (storage, added) = (Storage::tcp(echoing()), Storage::tcp(echoing()));
+    let mut host = Host::new(&[&storage], 2);
+    for round in 1..=200 {
+        let mut config = configuration(&[&storage], 2);
+        // A new one each time: neither the index nor the connection was known before.
+        config.replicasets.push(replicaset(round, &added));
+        // The engines are busy.
+        for bucket in 1..=20 {
+            host.post(bucket, b"", PATIENCE);
+        }
+        host.router.reconfigure(config).expect("it is fine");
+        let idx = host.router.topology().replicaset_by_id(&format!("rs{round}")).expect("just added");
+        let id = host.next;
+        host.next += 1;
+        let token = host.tokens.insert(id);
+        let args = Value::Array(vec![
+            Value::Uint(1),
+            Value::str("write"),
+            Value::str("echo"),
+            Value::Array(vec![Value::Uint(id)]),
+        ]);
+        let mut request = make(&host.router, token, host.bucket(1), id, b"", PATIENCE);
+        request.target = Target::Replicaset(idx);
+        request.body = Body::call(Vec::new(), "vshard.storage.call", &args.bytes());
+        host.router.post(request);
+        for (_, reply) in host.replies(21) {
+            assert_eq!(reply.outcome, Outcome::Values, "{:?}", Value::sequence(reply.values()));
+        }
+    }
+}
+
+/// A storage that lets everybody in and hangs up.
+#[test]
+fn one_who_hangs_up_on_everybody_is_tried_at_a_walking_pace() {
+    let rude = Storage::tcp(Arc::new(|| Some(Box::new(|_| None))));
+    let storage = Storage::tcp(echoing());
+    let mut host = Host::new(&[&rude, &storage], 1);
+    let began = Instant::now();
+    while rude.accepted.load(Ordering::Relaxed) < 10 {
+        assert!(began.elapsed() < PATIENCE);
+        host.post(1, b"", PATIENCE);
+        host.own_ids(1);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Nine pauses: 25, 50, 100 and 200 ms at least, then a quarter of a second each.
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(1500), "ten tries in {took:?}");
 }

@@ -1,7 +1,8 @@
 //! What functions return and raise, as callers get it.
 
 use super::ms;
-use crate::common::value::Value;
+use crate::cluster::Reaction;
+use crate::common::{server, value::Value};
 use crate::world::{Ask, Setup, World};
 use rawshard::call::request::Access;
 
@@ -87,4 +88,31 @@ fn a_caller_that_left_gets_nothing_and_holds_nothing() {
     assert_eq!(world.counters.snapshot().cancelled, 100);
     world.call(Ask::rw(1)).values();
     world.settle();
+}
+
+#[test]
+fn what_a_function_called_on_a_replicaset_raises_is_no_refusal() {
+    for code in [1, 7, 33] {
+        for access in [Access::RW, Access::RO] {
+            let mut world = World::ready(Setup::default());
+            world.cluster.storage("rs1-a").hook = Some(Box::new(move |request| {
+                (request.kind == server::TYPE_CALL && request.func() == "mimic").then(|| {
+                    let json =
+                        format!(r#"{{"type":"ShardingError","code":{code},"name":"X","message":"mine"}}"#);
+                    Reaction::Answer(0, server::error(request.sync, server::ER_PROC_LUA, &json))
+                })
+            }));
+            let call = world.post(Ask::replicaset("rs1", access).func("mimic").timeout(ms(1000)));
+            let answer = world.answer(call);
+            assert_eq!(answer.error_name(), "ClientError 32", "code {code}");
+            assert!(answer.error().field("message").unwrap().text().unwrap().contains("mine"));
+            assert!(answer.at.since(world.calls[call].posted) < ms(5), "at once");
+            assert_eq!(world.cluster.asked(None, "mimic"), 1, "code {code}: it is run once");
+            world.call(Ask::ro(1)).values();
+            world.call(Ask::replicaset("rs1", Access::RO)).values();
+            assert_eq!(world.cluster.asked(Some("rs1-a"), "vshard.storage.call"), 1, "no backoff");
+            assert_eq!(world.cluster.asked(Some("rs1-a"), "echo"), 1, "no backoff");
+            world.settle();
+        }
+    }
 }

@@ -124,3 +124,55 @@ fn a_lower_limit_holds_from_the_next_configuration_on() {
     }
     world.settle();
 }
+
+#[test]
+fn no_more_wait_than_allowed() {
+    let mut world = limited(5, usize::MAX, Net::default());
+    world.config.limits.waiting = 10;
+    world.start();
+    world.run_for(ms(1));
+    let held: Vec<usize> = (0..5)
+        .map(|_| world.post(Ask::rw(1).func("slow").arg(Value::Uint(50_000)).timeout(ms(1000))))
+        .collect();
+    let waiting: Vec<usize> = (0..10).map(|_| world.post(Ask::rw(1).timeout(ms(1000)))).collect();
+    for _ in 0..3 {
+        let call = world.post(Ask::rw(1).timeout(ms(1000)));
+        let answer = world.answer(call);
+        assert_eq!(answer.error_name(), "ClientError 78");
+        let text = answer.error().field("message").unwrap().text().unwrap().to_owned();
+        assert!(text.contains("too many calls"), "{text}");
+        assert!(answer.at.since(world.calls[call].posted) < ms(1), "at once");
+        assert_eq!(world.executions(call), 0);
+    }
+    for call in held.into_iter().chain(waiting) {
+        world.answer(call).values();
+    }
+    world.call(Ask::rw(1)).values();
+    world.settle();
+}
+
+#[test]
+fn no_more_wait_for_a_storage_that_is_down_than_allowed() {
+    let mut world = limited(5, usize::MAX, Net::default());
+    world.config.limits.waiting = 10;
+    world.start();
+    world.run_for(ms(1));
+    world.kill("rs1-a");
+    for round in 0..20 {
+        // Those before have left: their places are free again.
+        let waiting: Vec<usize> = (0..10).map(|_| world.post(Ask::rw(1).timeout(ms(20)))).collect();
+        let more: Vec<usize> = (0..50).map(|_| world.post(Ask::rw(1).timeout(ms(20)))).collect();
+        for call in more {
+            let answer = world.answer(call);
+            assert_eq!(answer.error_name(), "ClientError 78", "round {round}");
+            assert!(answer.at.since(world.calls[call].posted) < ms(1), "at once");
+        }
+        assert_eq!(world.core.held().waiting, 10);
+        for call in waiting {
+            assert_eq!(world.answer(call).error_name(), "ClientError 77", "round {round}");
+        }
+    }
+    world.revive("rs1-a");
+    world.call(Ask::rw(1).timeout(ms(1000))).values();
+    world.settle();
+}

@@ -1,8 +1,11 @@
 //! Writes, and who takes them.
 
 use super::ms;
+use crate::cluster::Reaction;
+use crate::common::{server, value::Value};
 use crate::world::{Ask, Setup, World};
 use rawshard::call::request::Access;
+use rawshard::control::Command;
 
 fn promote(world: &mut World, shard: &str, instance: &str) {
     let master = world.cluster.by_id(instance);
@@ -183,5 +186,141 @@ fn a_write_under_way_when_the_connection_breaks_is_not_repeated() {
     assert_eq!(answer.error_name(), "ClientError 77");
     assert!(answer.at <= world.calls[call].posted.after(ms(20)), "at once");
     assert_eq!(world.executions(call), 1);
+    world.settle();
+}
+
+/// A cluster of three instances each, whose master is to be found out.
+fn three() -> World {
+    let mut world = World::new(Setup { shards: vec![3], ..Setup::default() });
+    let replicaset = &mut world.config.replicasets[0];
+    replicaset.master_auto = true;
+    replicaset.instances.iter_mut().for_each(|instance| instance.is_master = false);
+    world.start();
+    world.run_for(ms(1000));
+    world.learn_routes();
+    world.call(Ask::rw(1)).values();
+    world
+}
+
+/// How a write that is posted when b has become master fares.
+fn find_the_next(world: &mut World) {
+    let call = world.post(Ask::rw(1).timeout(ms(30_000)));
+    world.run_for(ms(2000));
+    promote(world, "rs1", "rs1-b");
+    let promoted = world.now;
+    let answer = world.answer(call);
+    answer.values();
+    let took = answer.at.since(promoted);
+    assert!(took <= ms(1100), "found after {took:?}");
+    assert_eq!(world.executions(call), 1);
+}
+
+#[test]
+fn a_master_that_is_down_does_not_delay_its_successor() {
+    let mut world = three();
+    world.cluster.shard("rs1").master = None;
+    world.kill("rs1-a");
+    find_the_next(&mut world);
+    world.settle();
+}
+
+#[test]
+fn a_replica_that_is_down_does_not_delay_the_next_master() {
+    for stuck in [false, true] {
+        let mut world = three();
+        world.cluster.shard("rs1").master = None;
+        if stuck {
+            world.freeze("rs1-c");
+        } else {
+            world.kill("rs1-c");
+        }
+        find_the_next(&mut world);
+        world.thaw("rs1-c");
+        world.settle();
+    }
+}
+
+#[test]
+fn a_master_that_has_vanished_does_not_delay_its_successor() {
+    let mut world = three();
+    // Its connection is still there, or has been given up already.
+    for before in [0, 15_000] {
+        world.freeze("rs1-a");
+        world.run_for(ms(before));
+        promote(&mut world, "rs1", "rs1-b");
+        let promoted = world.now;
+        world.control(Command::MasterSearchWakeup);
+        let (rs1, b) = (world.replicaset("rs1"), world.instance("rs1-b"));
+        world.run_until("the successor is known", |world| {
+            world.publisher.topology().replicaset(rs1).unwrap().master == Some(b)
+        });
+        let took = world.now.since(promoted);
+        assert!(took <= ms(1100), "found after {took:?}");
+        world.call(Ask::rw(1)).values();
+        promote(&mut world, "rs1", "rs1-a");
+        world.thaw("rs1-a");
+        world.call(Ask::rw(1).timeout(ms(2000))).values();
+    }
+    world.settle();
+}
+
+#[test]
+fn a_second_one_that_claims_to_be_master_changes_nothing() {
+    let mut world = three();
+    let (rs1, a) = (world.replicaset("rs1"), world.instance("rs1-a"));
+    for claims in ["rs1-b", "rs1-c"] {
+        world.cluster.storage(claims).hook = Some(Box::new(|request| {
+            (request.kind == server::TYPE_CALL && request.func() == "vshard.storage._call").then(|| {
+                let info = Value::map([("is_master", Value::Bool(true))]);
+                Reaction::Answer(0, server::values(request.sync, &[info]))
+            })
+        }));
+    }
+    // Sometimes the one, sometimes the other is heard first.
+    world.net.latency = (50, 5000);
+    let epoch = world.publisher.topology().epoch;
+    for _ in 0..100 {
+        world.control(Command::MasterSearchWakeup);
+        world.run_for(ms(50));
+        let topology = world.publisher.topology();
+        assert_eq!(topology.replicaset(rs1).unwrap().master, Some(a), "it says yes each time");
+        assert_eq!(topology.epoch, epoch);
+    }
+    assert!(world.cluster.asked(Some("rs1-b"), "vshard.storage._call") >= 100);
+    // It resigns: one of the others is taken.
+    world.cluster.shard("rs1").master = None;
+    world.control(Command::MasterSearchWakeup);
+    world.run_for(ms(50));
+    assert_ne!(world.publisher.topology().replicaset(rs1).unwrap().master, Some(a));
+    world.settle();
+}
+
+#[test]
+fn words_that_flip_change_the_master_at_a_walking_pace() {
+    let mut world = World::ready(Setup::default());
+    for (id, names) in [("rs1-a", "rs1-b"), ("rs1-b", "rs1-a")] {
+        world.cluster.storage(id).hook = Some(Box::new(move |request| {
+            (request.kind == server::TYPE_CALL).then(|| {
+                let fields = [("replica", Value::str(id)), ("master", Value::str(names))];
+                let error = Value::sharding_error(2, "NON_MASTER", fields);
+                Reaction::Answer(0, server::values(request.sync, &[Value::Nil, error]))
+            })
+        }));
+    }
+    let epoch = world.publisher.topology().epoch;
+    let calls: Vec<usize> = (0..1000)
+        .map(|number| {
+            if number % 10 == 0 {
+                world.run_for(ms(10));
+            }
+            world.post(Ask::rw(1).timeout(ms(1000)))
+        })
+        .collect();
+    world.run_for(ms(1000));
+    let changes = world.publisher.topology().epoch - epoch;
+    assert!((10..=21).contains(&changes), "{changes} changes in two seconds");
+    for call in calls {
+        assert_eq!(world.answer(call).error_name(), "NON_MASTER");
+    }
     world.settle();
 }

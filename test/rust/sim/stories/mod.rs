@@ -4,13 +4,16 @@ mod calls;
 mod discovery;
 mod futures;
 mod identity;
+mod leaving;
 mod limits;
 mod masters;
+mod naming;
 mod peers;
 mod reconfiguration;
 mod redirects;
 mod replicas;
 mod resolve;
+mod starting;
 mod stopping;
 mod timeouts;
 

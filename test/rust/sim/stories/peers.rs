@@ -2,9 +2,10 @@
 
 use super::ms;
 use crate::cluster::Reaction;
+use crate::common::log::lines;
 use crate::common::random::Random;
 use crate::common::{server, value::Value};
-use crate::world::{Ask, Setup, World};
+use crate::world::{Ask, Net, Setup, World};
 use rawshard::route::address::Secret;
 
 #[test]
@@ -238,4 +239,89 @@ fn noise_in_an_answer_never_goes_beyond_that_connection() {
         world.call(Ask::rw(1).timeout(ms(2000))).values();
         world.settle();
     }
+}
+
+#[test]
+fn one_who_hangs_up_on_everybody_is_tried_at_a_walking_pace() {
+    let mut world = World::new(Setup { shards: vec![1, 1], ..Setup::default() });
+    // It greets, lets the router in, and closes: each connection gets as far as it can.
+    world.cluster.storage("rs1-a").hook =
+        Some(Box::new(|request| (request.kind == server::TYPE_WATCH).then(|| Reaction::Break(Vec::new()))));
+    let before = lines();
+    world.start();
+    world.run_for(ms(3000));
+    world.learn_routes();
+    let tries = world.connects[&0];
+    assert!((5..=15).contains(&tries), "{tries} tries in three seconds");
+    world.run_for(ms(57_000));
+    let (tries, lines) = (world.connects[&0], lines() - before);
+    assert!((100..=250).contains(&tries), "{tries} tries in a minute");
+    assert!((2..=20).contains(&lines), "{lines} lines in the log");
+    world.call(Ask::rw(2)).values();
+    world.cluster.storage("rs1-a").hook = None;
+    world.call(Ask::rw(1).timeout(ms(1000))).values();
+    world.settle();
+}
+
+#[test]
+fn one_who_is_down_for_long_does_not_fill_the_log() {
+    let mut world = World::ready(Setup { shards: vec![1], ..Setup::default() });
+    let before = lines();
+    world.kill("rs1-a");
+    world.run_for(ms(60_000));
+    assert!(world.connects[&0] > 100, "tried again and again");
+    let lines = lines() - before;
+    assert!((1..=10).contains(&lines), "{lines} lines in the log");
+    world.settle();
+}
+
+/// An event of the key that the router watches, whose value is nil.
+fn event() -> Vec<u8> {
+    server::frame(server::TYPE_EVENT, u64::MAX - 3, b"\x81\x57\xacbox.shutdown")
+}
+
+#[test]
+fn one_who_floods_with_events_is_left() {
+    let mut world = World::ready(Setup { shards: vec![1, 1], ..Setup::default() });
+    world.inject("rs1-a", &event().repeat(10_000));
+    world.run_for(ms(1));
+    let counted = world.counters.snapshot();
+    assert_eq!((counted.protocol_errors, counted.disconnects), (1, 1));
+    world.call(Ask::rw(2)).values();
+    world.call(Ask::rw(1).timeout(ms(1000))).values();
+    world.settle();
+}
+
+#[test]
+fn one_who_sends_events_and_reads_nothing_does_not_grow_the_queue() {
+    let net = Net { window: 2000, ..Net::default() };
+    let mut world = World::ready(Setup { shards: vec![1], net, ..Setup::default() });
+    world.freeze("rs1-a");
+    let idx = world.instance("rs1-a");
+    let mut longest = 0;
+    for _ in 0..1000 {
+        world.inject("rs1-a", &event());
+        world.run_for(ms(1));
+        longest = longest.max(world.core.send_queue(idx).map_or(0, |queue| queue.len()));
+        if world.counters.snapshot().protocol_errors > 0 {
+            break;
+        }
+    }
+    assert_eq!(world.counters.snapshot().protocol_errors, 1, "it is left");
+    assert!(longest < 1000, "{longest} bytes");
+    world.thaw("rs1-a");
+    world.settle();
+}
+
+#[test]
+fn events_in_their_time_are_acknowledged() {
+    let mut world = World::ready(Setup { shards: vec![1], ..Setup::default() });
+    for _ in 0..1000 {
+        let call = world.post(Ask::rw(1));
+        world.inject("rs1-a", &event());
+        world.run_for(ms(1));
+        world.answer(call).values();
+    }
+    assert_eq!(world.counters.snapshot().disconnects, 0);
+    world.settle();
 }
