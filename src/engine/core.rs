@@ -14,41 +14,29 @@ use arc_swap::ArcSwap;
 use crate::call::Stage;
 use crate::call::raw_args;
 use crate::call::request::{CLIENTS, Client, Outcome, RawRequest, Reply, Target, Token};
-use crate::call::verdict::{self, Verdict};
 use crate::call::wheel::Wheel;
 use crate::call::{Call, UNKNOWN_DESTINATION_PAUSE};
-use crate::conn::{self, Answer, Event};
+use crate::conn::{self, Event};
 use crate::engine::inbox::Message;
 use crate::engine::peer::{Owner, Peer};
 use crate::engine::resolve::Searches;
-use crate::error::{Failure, box_code, code};
+use crate::error::Failure;
 use crate::ids::{CallId, InstanceIdx, ReplicasetIdx};
 use crate::metrics::Counters;
 use crate::route::address::Address;
 use crate::route::buckets::Buckets;
 use crate::route::pick;
 use crate::route::topology::Topology;
-use crate::slab::{Key, Slab};
+use crate::slab::Slab;
 use crate::time::Time;
 use crate::wire::mp;
-use crate::wire::vshard::{ErrorView, write_failure};
+use crate::wire::vshard::write_failure;
 
-/// Reads leave an instance alone for so long after it said that it can not serve (consts.lua: REPLICA_BACKOFF_INTERVAL).
-const REPLICA_BACKOFF: Duration = Duration::from_secs(5);
 /// Pause of a write that waits for the control loop to learn who the master is.
-const MASTER_PAUSE: Duration = Duration::from_millis(10);
+pub(super) const MASTER_PAUSE: Duration = Duration::from_millis(10);
 
 /// A retry with less time than this is not made.
 const SHORTEST_RETRY: Duration = Duration::from_millis(50);
-/// Between looks at a storage that is starting.
-const PAUSE_OF_STARTING: Duration = Duration::from_millis(10);
-
-/// vshard is not loaded there, or not enabled: both pass when a storage has started. A missing permission does not.
-fn is_starting(error: &[u8]) -> bool {
-    let view = ErrorView::parse(error);
-    view.is_sharding(code::STORAGE_IS_DISABLED) || view.code == box_code::NO_SUCH_PROC
-}
-
 /// Something for the thread to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
@@ -80,31 +68,31 @@ pub struct Held {
 }
 
 pub struct Core {
-    source: Arc<ArcSwap<Topology>>,
+    pub(super) source: Arc<ArcSwap<Topology>>,
     pub(super) topology: Arc<Topology>,
     pub(super) buckets: Arc<Buckets>,
     pub(super) counters: Arc<Counters>,
     /// By [`InstanceIdx`]. Boxed, so that one is taken out of its place while its answers are handled.
     pub(super) peers: Vec<Option<Box<Peer>>>,
     pub(super) calls: Slab<Call>,
-    wheel: Wheel,
+    pub(super) wheel: Wheel,
     /// By client and token index: the call of that token, packed.
-    by_token: [Vec<u64>; CLIENTS],
+    pub(super) by_token: [Vec<u64>; CLIENTS],
     /// Calls to be sent in this turn.
     pub(super) ready: VecDeque<CallId>,
     pub(super) searches: Searches,
-    balance: Vec<u32>,
-    actions: VecDeque<Action>,
-    dirty: Vec<InstanceIdx>,
+    pub(super) balance: Vec<u32>,
+    pub(super) actions: VecDeque<Action>,
+    pub(super) dirty: Vec<InstanceIdx>,
     /// Instances where calls wait and there may be room for them.
-    roomy: Vec<InstanceIdx>,
-    replies: [Vec<Reply>; CLIENTS],
-    reports: Vec<Report>,
+    pub(super) roomy: Vec<InstanceIdx>,
+    pub(super) replies: [Vec<Reply>; CLIENTS],
+    pub(super) reports: Vec<Report>,
     /// No connection has a timeout before this.
-    conn_timer: Time,
-    random: u64,
-    expired: Vec<u32>,
-    stopped: bool,
+    pub(super) conn_timer: Time,
+    pub(super) random: u64,
+    pub(super) expired: Vec<u32>,
+    pub(super) stopped: bool,
 }
 
 impl Core {
@@ -386,7 +374,7 @@ impl Core {
 
     // Calls.
 
-    fn accept_raw(&mut self, request: RawRequest, now: Time) {
+    pub(super) fn accept_raw(&mut self, request: RawRequest, now: Time) {
         let RawRequest { token, bytes } = request;
         match raw_args::read(bytes, self.buckets.count()) {
             Ok(read) => self.accept(Call::from_raw(token, read, now), now),
@@ -399,7 +387,7 @@ impl Core {
         }
     }
 
-    fn accept(&mut self, call: Call, now: Time) {
+    pub(super) fn accept(&mut self, call: Call, now: Time) {
         self.counters.calls.add(1);
         let (client, token, deadline) = (call.client as usize, call.token, call.deadline);
         let id = self.calls.insert(call);
@@ -420,7 +408,7 @@ impl Core {
         self.dispatch(id, now);
     }
 
-    fn cancel(&mut self, client: Client, token: Token) {
+    pub(super) fn cancel(&mut self, client: Client, token: Token) {
         if let Some(id) = self.find(client, token) {
             self.counters.cancelled.add(1);
             self.end(id);
@@ -428,12 +416,12 @@ impl Core {
     }
 
     /// The call of this token, while it is under way.
-    fn find(&self, client: Client, token: Token) -> Option<CallId> {
+    pub(super) fn find(&self, client: Client, token: Token) -> Option<CallId> {
         let id = CallId::unpack(*self.by_token[client as usize].get(token.index as usize)?);
         self.calls.get(id).is_some_and(|call| call.token == token && call.client == client).then_some(id)
     }
 
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.stopped = true;
         let ids: Vec<CallId> = self.calls.keys().collect();
         for id in ids {
@@ -476,7 +464,7 @@ impl Core {
         }
     }
 
-    fn dispatch_to_replicaset(&mut self, id: CallId, idx: ReplicasetIdx, now: Time) {
+    pub(super) fn dispatch_to_replicaset(&mut self, id: CallId, idx: ReplicasetIdx, now: Time) {
         let Some(call) = self.calls.get_mut(id) else { return };
         let Some(replicaset) = self.topology.replicaset(idx) else {
             if let Target::Bucket(bucket) = call.target {
@@ -510,7 +498,7 @@ impl Core {
         self.pause(id, pause, now);
     }
 
-    fn dispatch_to_instance(&mut self, id: CallId, idx: InstanceIdx, now: Time) {
+    pub(super) fn dispatch_to_instance(&mut self, id: CallId, idx: InstanceIdx, now: Time) {
         let limits = self.topology.limits;
         let Some(call) = self.calls.get_mut(id) else { return };
         let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut).filter(|peer| !peer.retired)
@@ -554,140 +542,7 @@ impl Core {
         }
     }
 
-    fn handle_answer(&mut self, idx: InstanceIdx, peer: &mut Peer, answer: Answer<Owner>, now: Time) {
-        let id = match answer.owner {
-            Owner::Call(id) => id,
-            Owner::Probe { bucket, serial, replicaset } => {
-                let body = peer.conn.received(answer.body);
-                return self.handle_probe((bucket, serial, replicaset), answer.kind, body, now);
-            }
-        };
-        let Some(call) = self.calls.get_mut(id) else { return self.counters.late.add(1) };
-        // The connection's entry is gone already: nothing is to be abandoned when the call ends.
-        call.stage = Stage::Ready;
-        let body = peer.conn.received(answer.body.clone());
-        match verdict::judge(call.envelope(), answer.kind, body) {
-            Ok(Verdict::Values { values, count }) => {
-                if body.len() < conn::LARGE {
-                    let Some(call) = self.end(id) else { return };
-                    let reply =
-                        Reply::copied(call.token, Outcome::Values, call.payload.into_buffer(), values, count);
-                    return self.reply(call.client, reply);
-                }
-                // Not always the end of the body: keys may follow.
-                let data = answer.body.start + (values.as_ptr() as usize - body.as_ptr() as usize);
-                let end = data + values.len();
-                let Some(call) = self.end(id) else { return };
-                let buffer = call.payload.into_buffer();
-                let reply = match peer.conn.take_received() {
-                    Some(bytes) => {
-                        // Whoever sends much, gets much: the request's buffer for the next answer.
-                        peer.conn.give_received(buffer);
-                        Reply::new(call.token, Outcome::Values, bytes, data, end, count)
-                    }
-                    None => {
-                        let values = peer.conn.received(data..end);
-                        Reply::copied(call.token, Outcome::Values, buffer, values, count)
-                    }
-                };
-                self.reply(call.client, reply);
-            }
-            Ok(Verdict::Failed(error)) => self.fail_with(id, error.bytes()),
-            Ok(Verdict::Moved(error)) => self.moved(id, error.bytes(), now),
-            Ok(Verdict::NonMaster(error)) => self.non_master(id, idx, error.bytes(), now),
-            Ok(Verdict::Unusable(error)) => {
-                peer.backoff_until = now.after(REPLICA_BACKOFF);
-                peer.backoff_error = error.bytes().into();
-                self.try_elsewhere(id, idx, error.bytes(), now);
-            }
-            Ok(Verdict::Elsewhere(error)) => self.try_elsewhere(id, idx, error.bytes(), now),
-            Err(fault) => {
-                self.counters.protocol_errors.add(1);
-                let failure = Failure::BadAnswer { instance: peer.id.clone(), what: fault.to_string() };
-                self.fail(id, &failure);
-            }
-        }
-    }
-
-    /// A refusal that says: not here, or not now.
-    fn moved(&mut self, id: CallId, error: &[u8], now: Time) {
-        let Some(call) = self.calls.get_mut(id) else { return };
-        let (Target::Bucket(bucket), Some(asked)) = (call.target, call.replicaset) else {
-            return self.fail_with(id, error);
-        };
-        call.last_error = Some(error.into());
-        call.tried = 0;
-        self.buckets.forget_if(bucket, asked);
-        let destination = ErrorView::parse(error).destination.and_then(|id| std::str::from_utf8(id).ok());
-        let pause = call.next_pause();
-        match destination.map(|id| (id, self.topology.replicaset_by_id(id))) {
-            None => self.pause(id, pause, now),
-            Some((_, Some(replicaset))) => {
-                self.counters.redirects.add(1);
-                self.buckets.set(bucket, replicaset);
-                self.pause(id, pause, now);
-            }
-            Some((unknown, None)) => {
-                if call.destination.is_none() {
-                    log::warn!(
-                        "bucket {bucket} moves to replicaset {unknown}, which is not in the configuration"
-                    );
-                }
-                call.destination = Some(unknown.into());
-                self.pause(id, UNKNOWN_DESTINATION_PAUSE, now);
-            }
-        }
-    }
-
-    fn non_master(&mut self, id: CallId, asked: InstanceIdx, error: &[u8], now: Time) {
-        let topology = Arc::clone(&self.topology);
-        let Some(call) = self.calls.get_mut(id) else { return };
-        let Some(replicaset) = call.replicaset.and_then(|idx| topology.replicaset(idx)) else {
-            return self.fail_with(id, error);
-        };
-        call.last_error = Some(error.into());
-        let hint = ErrorView::parse(error).master.and_then(|id| std::str::from_utf8(id).ok());
-        let master = hint.and_then(|id| topology.instance_by_id(replicaset, id)).filter(|idx| *idx != asked);
-        let pause = call.next_pause();
-        if replicaset.master != Some(asked) {
-            // The topology has changed since it was sent.
-            return self.pause(id, pause, now);
-        }
-        if master.is_none() && !replicaset.master_auto {
-            log::warn!(
-                "replicaset {}: its master in the configuration says it is none; it names {}",
-                replicaset.id,
-                hint.unwrap_or("nobody")
-            );
-            return self.fail_with(id, error);
-        }
-        self.reports.push(Report::NonMaster { replicaset: replicaset.idx, replica: asked, master });
-        self.pause(id, pause.max(MASTER_PAUSE), now);
-    }
-
-    /// Another instance may do. A write has none; where the storage is only not ready yet, as after a restart, it asks again
-    /// until its deadline: nothing was run.
-    fn try_elsewhere(&mut self, id: CallId, asked: InstanceIdx, error: &[u8], now: Time) {
-        let Some(call) = self.calls.get_mut(id) else { return };
-        let replicaset = call.replicaset.and_then(|idx| self.topology.replicaset(idx));
-        match (call.access.mode, replicaset) {
-            (pick::Mode::Read, Some(replicaset)) if call.tried & pick::bit(replicaset, asked) == 0 => {
-                call.tried |= pick::bit(replicaset, asked);
-                call.last_error = Some(error.into());
-                self.again(id);
-            }
-            (pick::Mode::Write, Some(_))
-                if matches!(call.target, Target::Bucket(_)) && is_starting(error) =>
-            {
-                call.last_error = Some(error.into());
-                let pause = call.next_pause().max(PAUSE_OF_STARTING);
-                self.pause(id, pause, now);
-            }
-            _ => self.fail_with(id, error),
-        }
-    }
-
-    fn timer_fired(&mut self, id: CallId, now: Time) {
+    pub(super) fn timer_fired(&mut self, id: CallId, now: Time) {
         let Some(call) = self.calls.get_mut(id) else { return };
         let is_sent = matches!(call.stage, Stage::Sent(..));
         let end = if is_sent { call.answer_by } else { call.deadline };
@@ -719,14 +574,14 @@ impl Core {
         }
     }
 
-    fn set_timer(&mut self, id: CallId) {
+    pub(super) fn set_timer(&mut self, id: CallId) {
         let Some(call) = self.calls.get_mut(id) else { return };
         call.timer = call.deadline;
         self.wheel.set(id.index, call.deadline);
     }
 
     /// The call's time is over: it ends with the newest thing known about it.
-    fn deadline(&mut self, id: CallId) {
+    pub(super) fn deadline(&mut self, id: CallId) {
         self.counters.timeouts.add(1);
         let Some(call) = self.calls.get_mut(id) else { return };
         match (call.stage, call.last_error.take()) {
@@ -744,7 +599,7 @@ impl Core {
     }
 
     /// It is sent in this turn once more.
-    fn again(&mut self, id: CallId) {
+    pub(super) fn again(&mut self, id: CallId) {
         let Some(call) = self.calls.get_mut(id) else { return };
         call.stage = Stage::Ready;
         self.ready.push_back(id);
@@ -766,7 +621,7 @@ impl Core {
         self.wheel.set(id.index, call.timer);
     }
 
-    fn remember(&mut self, id: CallId, failure: &Failure) {
+    pub(super) fn remember(&mut self, id: CallId, failure: &Failure) {
         if let Some(call) = self.calls.get_mut(id) {
             let mut error = Vec::new();
             write_failure(&mut error, failure);
@@ -795,14 +650,14 @@ impl Core {
         self.reply(call.client, reply);
     }
 
-    fn reply(&mut self, client: Client, reply: Reply) {
+    pub(super) fn reply(&mut self, client: Client, reply: Reply) {
         self.counters.replies.add(1);
         self.counters.failures.add(u64::from(reply.outcome != Outcome::Values));
         self.replies[client as usize].push(reply);
     }
 
     /// Takes a call out of everything that knows it.
-    fn end(&mut self, id: CallId) -> Option<Call> {
+    pub(super) fn end(&mut self, id: CallId) -> Option<Call> {
         let call = self.calls.remove(id)?;
         self.wheel.clear(id.index);
         match call.stage {
@@ -815,140 +670,6 @@ impl Core {
             Stage::Ready | Stage::Admitted(_) | Stage::Resolving | Stage::Paused => {}
         }
         Some(call)
-    }
-
-    // Connections.
-
-    fn adopt(&mut self, newest: Arc<Topology>, now: Time) {
-        self.topology = newest;
-        let topology = Arc::clone(&self.topology);
-        if self.peers.len() < topology.instances.len() {
-            self.peers.resize_with(topology.instances.len(), || None);
-        }
-        let mut idle = Vec::new();
-        for (slot, place) in self.peers.iter_mut().enumerate() {
-            let idx = InstanceIdx(slot as u32);
-            match (topology.instance(idx), place.as_mut()) {
-                (Some(instance), None) => *place = Some(Box::new(Peer::new(instance, &topology, now))),
-                (None, Some(peer)) if !peer.retired => {
-                    peer.retired = true;
-                    if peer.conn.in_flight() == 0 {
-                        idle.push(idx);
-                    }
-                }
-                _ => {}
-            }
-            // Whoever waited for this instance may be served by another one now.
-            if let Some(peer) = place {
-                peer.conn.set_pings(topology.pings);
-                peer.release(&mut self.calls, &mut self.ready);
-            }
-        }
-        for idx in idle {
-            self.retire(idx);
-        }
-        self.conn_timer = now;
-    }
-
-    /// Closes a connection that nothing uses any more.
-    fn retire(&mut self, idx: InstanceIdx) {
-        if self.peers.get_mut(idx.slot()).and_then(Option::take).is_some() {
-            self.actions.push_back(Action::Close(idx));
-        }
-    }
-
-    /// Reads that wait for another instance of the replicaset to connect can go to this one. Writes will wait again, in their
-    /// order.
-    fn release_neighbours(&mut self, ready: &Peer) {
-        let topology = Arc::clone(&self.topology);
-        let Some(instance) = topology.instance(ready.idx) else { return };
-        let Some(replicaset) = topology.replicaset(instance.replicaset) else { return };
-        for idx in &replicaset.instances {
-            if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
-                && !peer.conn.is_ready()
-            {
-                peer.release(&mut self.calls, &mut self.ready);
-            }
-        }
-    }
-
-    /// Looks at every connection: pauses that are over, handshakes that hang, pings that are due.
-    fn conn_timers(&mut self, now: Time) {
-        let mut closed = Vec::new();
-        let mut next = Time::NEVER;
-        let mut unused = Vec::new();
-        for peer in self.peers.iter_mut().flatten() {
-            if peer.retired && peer.conn.in_flight() == 0 {
-                unused.push(peer.idx);
-                continue;
-            }
-            if peer.conn.start_connecting(now) {
-                self.actions.push_back(Action::Connect(peer.idx));
-            } else if let Some(reason) = peer.conn.handle_timeout(now) {
-                closed.push((peer.idx, reason));
-            }
-            peer.publish(now);
-            if !peer.dirty && !peer.conn.send.is_empty() {
-                peer.dirty = true;
-                self.dirty.push(peer.idx);
-            }
-            // An overdue one is looked at again soon, not at once.
-            next = next.min(peer.conn.next_timeout().max(now.after(Duration::from_millis(5))));
-        }
-        self.conn_timer = next;
-        for idx in unused {
-            self.retire(idx);
-        }
-        for (idx, reason) in closed {
-            self.actions.push_back(Action::Close(idx));
-            self.handle_closed(idx, reason, now);
-        }
-    }
-
-    /// No answer to this request is wanted any more, which makes room for another.
-    pub(super) fn abandon(&mut self, idx: InstanceIdx, key: Key) {
-        if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
-            peer.conn.abandon(key);
-            self.mark_roomy(idx);
-        }
-    }
-
-    fn mark_roomy(&mut self, idx: InstanceIdx) {
-        let limits = &self.topology.limits;
-        if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
-            && !peer.roomy
-            && peer.waiting() > 0
-            && peer.has_room(limits)
-        {
-            peer.roomy = true;
-            self.roomy.push(idx);
-        }
-    }
-
-    /// Sends calls that wait, in their order, as far as there is room.
-    fn admit(&mut self, now: Time) {
-        while let Some(idx) = self.roomy.pop() {
-            let limits = self.topology.limits;
-            while let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
-                && let Some(id) = peer.admit(&limits, &mut self.calls)
-            {
-                self.dispatch(id, now);
-            }
-            if let Some(peer) = self.peer_mut(idx) {
-                peer.roomy = false;
-            }
-        }
-    }
-
-    /// Its send queue is to be written at the end of this turn.
-    pub(super) fn mark_dirty(&mut self, idx: InstanceIdx) {
-        if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
-            && !peer.dirty
-            && !peer.conn.send.is_empty()
-        {
-            peer.dirty = true;
-            self.dirty.push(idx);
-        }
     }
 
     pub(super) fn no_connection(&self, idx: InstanceIdx) -> Failure {
@@ -966,12 +687,12 @@ impl Core {
         self.peers.get(idx.slot())?.as_deref()
     }
 
-    fn peer_mut(&mut self, idx: InstanceIdx) -> Option<&mut Peer> {
+    pub(super) fn peer_mut(&mut self, idx: InstanceIdx) -> Option<&mut Peer> {
         self.peers.get_mut(idx.slot())?.as_deref_mut()
     }
 
     /// xorshift64: for jitter, nothing else.
-    fn next_random(&mut self) -> u64 {
+    pub(super) fn next_random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

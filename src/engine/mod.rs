@@ -1,5 +1,7 @@
 //! Engine threads: all sockets to storages, one turn at a time. `core` decides, `thread` moves bytes.
 
+mod answers;
+mod connections;
 pub mod core;
 pub mod inbox;
 mod names;

@@ -1,0 +1,169 @@
+//! What a storage's answer means for its call, and what follows: done, elsewhere, later, or failed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::core::{Core, MASTER_PAUSE, Report};
+use super::peer::{Owner, Peer};
+use crate::call::Stage;
+use crate::call::UNKNOWN_DESTINATION_PAUSE;
+use crate::call::request::{Outcome, Reply, Target};
+use crate::call::verdict::{self, Verdict};
+use crate::conn::{self, Answer};
+use crate::error::{Failure, box_code, code};
+use crate::ids::{CallId, InstanceIdx};
+use crate::route::pick;
+use crate::time::Time;
+use crate::wire::vshard::ErrorView;
+
+/// Reads leave an instance alone for so long after it said that it can not serve (consts.lua: REPLICA_BACKOFF_INTERVAL).
+const REPLICA_BACKOFF: Duration = Duration::from_secs(5);
+/// Between looks at a storage that is starting.
+const PAUSE_OF_STARTING: Duration = Duration::from_millis(10);
+
+/// vshard is not loaded there, or not enabled: both pass when a storage has started. A missing permission does not.
+fn is_starting(error: &[u8]) -> bool {
+    let view = ErrorView::parse(error);
+    view.is_sharding(code::STORAGE_IS_DISABLED) || view.code == box_code::NO_SUCH_PROC
+}
+
+impl Core {
+    pub(super) fn handle_answer(
+        &mut self,
+        idx: InstanceIdx,
+        peer: &mut Peer,
+        answer: Answer<Owner>,
+        now: Time,
+    ) {
+        let id = match answer.owner {
+            Owner::Call(id) => id,
+            Owner::Probe { bucket, serial, replicaset } => {
+                let body = peer.conn.received(answer.body);
+                return self.handle_probe((bucket, serial, replicaset), answer.kind, body, now);
+            }
+        };
+        let Some(call) = self.calls.get_mut(id) else { return self.counters.late.add(1) };
+        // The connection's entry is gone already: nothing is to be abandoned when the call ends.
+        call.stage = Stage::Ready;
+        let body = peer.conn.received(answer.body.clone());
+        match verdict::judge(call.envelope(), answer.kind, body) {
+            Ok(Verdict::Values { values, count }) => {
+                if body.len() < conn::LARGE {
+                    let Some(call) = self.end(id) else { return };
+                    let reply =
+                        Reply::copied(call.token, Outcome::Values, call.payload.into_buffer(), values, count);
+                    return self.reply(call.client, reply);
+                }
+                // Not always the end of the body: keys may follow.
+                let data = answer.body.start + (values.as_ptr() as usize - body.as_ptr() as usize);
+                let end = data + values.len();
+                let Some(call) = self.end(id) else { return };
+                let buffer = call.payload.into_buffer();
+                let reply = match peer.conn.take_received() {
+                    Some(bytes) => {
+                        // Whoever sends much, gets much: the request's buffer for the next answer.
+                        peer.conn.give_received(buffer);
+                        Reply::new(call.token, Outcome::Values, bytes, data, end, count)
+                    }
+                    None => {
+                        let values = peer.conn.received(data..end);
+                        Reply::copied(call.token, Outcome::Values, buffer, values, count)
+                    }
+                };
+                self.reply(call.client, reply);
+            }
+            Ok(Verdict::Failed(error)) => self.fail_with(id, error.bytes()),
+            Ok(Verdict::Moved(error)) => self.moved(id, error.bytes(), now),
+            Ok(Verdict::NonMaster(error)) => self.non_master(id, idx, error.bytes(), now),
+            Ok(Verdict::Unusable(error)) => {
+                peer.backoff_until = now.after(REPLICA_BACKOFF);
+                peer.backoff_error = error.bytes().into();
+                self.try_elsewhere(id, idx, error.bytes(), now);
+            }
+            Ok(Verdict::Elsewhere(error)) => self.try_elsewhere(id, idx, error.bytes(), now),
+            Err(fault) => {
+                self.counters.protocol_errors.add(1);
+                let failure = Failure::BadAnswer { instance: peer.id.clone(), what: fault.to_string() };
+                self.fail(id, &failure);
+            }
+        }
+    }
+
+    /// A refusal that says: not here, or not now.
+    pub(super) fn moved(&mut self, id: CallId, error: &[u8], now: Time) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let (Target::Bucket(bucket), Some(asked)) = (call.target, call.replicaset) else {
+            return self.fail_with(id, error);
+        };
+        call.last_error = Some(error.into());
+        call.tried = 0;
+        self.buckets.forget_if(bucket, asked);
+        let destination = ErrorView::parse(error).destination.and_then(|id| std::str::from_utf8(id).ok());
+        let pause = call.next_pause();
+        match destination.map(|id| (id, self.topology.replicaset_by_id(id))) {
+            None => self.pause(id, pause, now),
+            Some((_, Some(replicaset))) => {
+                self.counters.redirects.add(1);
+                self.buckets.set(bucket, replicaset);
+                self.pause(id, pause, now);
+            }
+            Some((unknown, None)) => {
+                if call.destination.is_none() {
+                    log::warn!(
+                        "bucket {bucket} moves to replicaset {unknown}, which is not in the configuration"
+                    );
+                }
+                call.destination = Some(unknown.into());
+                self.pause(id, UNKNOWN_DESTINATION_PAUSE, now);
+            }
+        }
+    }
+
+    pub(super) fn non_master(&mut self, id: CallId, asked: InstanceIdx, error: &[u8], now: Time) {
+        let topology = Arc::clone(&self.topology);
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let Some(replicaset) = call.replicaset.and_then(|idx| topology.replicaset(idx)) else {
+            return self.fail_with(id, error);
+        };
+        call.last_error = Some(error.into());
+        let hint = ErrorView::parse(error).master.and_then(|id| std::str::from_utf8(id).ok());
+        let master = hint.and_then(|id| topology.instance_by_id(replicaset, id)).filter(|idx| *idx != asked);
+        let pause = call.next_pause();
+        if replicaset.master != Some(asked) {
+            // The topology has changed since it was sent.
+            return self.pause(id, pause, now);
+        }
+        if master.is_none() && !replicaset.master_auto {
+            log::warn!(
+                "replicaset {}: its master in the configuration says it is none; it names {}",
+                replicaset.id,
+                hint.unwrap_or("nobody")
+            );
+            return self.fail_with(id, error);
+        }
+        self.reports.push(Report::NonMaster { replicaset: replicaset.idx, replica: asked, master });
+        self.pause(id, pause.max(MASTER_PAUSE), now);
+    }
+
+    /// Another instance may do. A write has none; where the storage is only not ready yet, as after a restart, it asks again
+    /// until its deadline: nothing was run.
+    pub(super) fn try_elsewhere(&mut self, id: CallId, asked: InstanceIdx, error: &[u8], now: Time) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let replicaset = call.replicaset.and_then(|idx| self.topology.replicaset(idx));
+        match (call.access.mode, replicaset) {
+            (pick::Mode::Read, Some(replicaset)) if call.tried & pick::bit(replicaset, asked) == 0 => {
+                call.tried |= pick::bit(replicaset, asked);
+                call.last_error = Some(error.into());
+                self.again(id);
+            }
+            (pick::Mode::Write, Some(_))
+                if matches!(call.target, Target::Bucket(_)) && is_starting(error) =>
+            {
+                call.last_error = Some(error.into());
+                let pause = call.next_pause().max(PAUSE_OF_STARTING);
+                self.pause(id, pause, now);
+            }
+            _ => self.fail_with(id, error),
+        }
+    }
+}
