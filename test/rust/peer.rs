@@ -666,3 +666,93 @@ fn one_who_hangs_up_on_everybody_is_tried_at_a_walking_pace() {
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(1500), "ten tries in {took:?}");
 }
+
+/// A storage that has every other bucket, and says so when asked.
+fn with_buckets(remainder: u64) -> Scripts {
+    Arc::new(move || {
+        Some(Box::new(move |requests: Vec<Request>| {
+            let answer = |request: &Request| {
+                let wrong = || Value::sharding_error(1, "WRONG_BUCKET", []);
+                let has = |bucket: &Value| bucket.uint().is_some_and(|bucket| bucket % 2 == remainder);
+                let values = match request.func() {
+                    "vshard.storage.call" if has(&request.args()[0]) => return echo(request),
+                    "vshard.storage.call" => vec![Value::Nil, wrong()],
+                    "vshard.storage.bucket_stat" if has(&request.args()[0]) => vec![Value::Map(vec![])],
+                    "vshard.storage.bucket_stat" => vec![Value::Nil, wrong()],
+                    "vshard.storage.buckets_discovery" => {
+                        let own = (1..=100).map(Value::Uint).filter(has).collect();
+                        vec![Value::map([("buckets", Value::Array(own))])]
+                    }
+                    other => panic!("no function {other}"),
+                };
+                server::values(request.sync, &values)
+            };
+            Some(requests.iter().flat_map(answer).collect())
+        }))
+    })
+}
+
+/// P17
+#[test]
+fn the_configuration_again_and_again_under_load() {
+    let (even, odd) = (Storage::tcp(with_buckets(0)), Storage::tcp(with_buckets(1)));
+    let mut host = Host::new(&[&even, &odd], 2);
+    let mut config = configuration(&[&even, &odd], 2);
+    let end = Instant::now() + Duration::from_secs(2);
+    let (mut calls, mut rounds) = (0, 0);
+    for bucket in 1..=100 {
+        host.post(bucket, b"", PATIENCE);
+    }
+    while Instant::now() < end {
+        let count = 100;
+        host.own_ids(count);
+        calls += count;
+        rounds += 1;
+        match rounds % 3 {
+            0 => host.router.buckets().clear(),
+            1 => {
+                config.discovery_mode = DiscoveryMode::On;
+                // The order of replicasets means nothing.
+                config.replicasets.reverse();
+                host.router.reconfigure(config.clone()).expect("it is the same");
+            }
+            _ => host.router.discovery_wakeup(),
+        }
+        for bucket in 1..=100 {
+            host.post(bucket, b"", PATIENCE);
+        }
+    }
+    host.own_ids(100);
+    assert!(calls >= 1000, "{calls} calls");
+    assert_eq!((even.accepted.load(Ordering::Relaxed), odd.accepted.load(Ordering::Relaxed)), (2, 2), "kept");
+    let until = Instant::now() + PATIENCE;
+    while host.router.buckets().known() < 100 {
+        assert!(Instant::now() < until, "discovery finds all buckets");
+        host.router.discovery_wakeup();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn callers_that_leave_free_their_slots() {
+    let storage = Storage::tcp(Arc::new(|| Some(Box::new(|_| Some(Vec::new())))));
+    let mut host = Host::new(&[&storage], 2);
+    let tokens: Vec<Key> = (0..1000).map(|call| host.post(call % 100 + 1, b"", PATIENCE)).collect();
+    for (call, token) in tokens.into_iter().enumerate() {
+        host.tokens.remove(token);
+        host.router.cancel(token, Target::Bucket(host.bucket(call as u64 % 100 + 1)));
+    }
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let all = host.router.engines();
+        let sum = |of: fn(&rawshard::metrics::Snapshot) -> u64| all.iter().map(of).sum::<u64>();
+        if (sum(|it| it.cancelled), sum(|it| it.in_flight), sum(|it| it.replies)) == (1000, 0, 0) {
+            break;
+        }
+        assert!(Instant::now() < until, "{all:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut replies = Vec::new();
+    host.router.take_replies(&mut replies);
+    assert_eq!(replies.len(), 0);
+}

@@ -3,6 +3,7 @@
 //!
 //! `RAWSHARD_SIM_SEED=n` runs the schedule of one seed, `RAWSHARD_SIM_SEEDS=count` so many. A failure names its seed.
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ fn run(seed: u64) {
         schedule.act();
         let pause = schedule.random.below(1 << schedule.random.clone().below(24));
         schedule.world.run_for(Duration::from_nanos(pause * 10));
+        schedule.world.check_books();
     }
     schedule.heal();
 }
@@ -46,6 +48,8 @@ struct Schedule {
     random: Random,
     /// Calls that may still be cancelled.
     open: Vec<usize>,
+    /// Instances on whose connections were bytes out of nowhere.
+    noisy: HashSet<String>,
     bucket_count: u64,
     auto: bool,
 }
@@ -80,7 +84,8 @@ impl Schedule {
             storage.version = *random.pick(&["2.6.0", "2.11.5", "3.2.1"]);
             storage.name = Some(storage.id.clone());
         }
-        let mut schedule = Schedule { world, random, open: Vec::new(), bucket_count, auto };
+        let mut schedule =
+            Schedule { world, random, open: Vec::new(), noisy: HashSet::new(), bucket_count, auto };
         schedule.configure();
         schedule
     }
@@ -191,6 +196,7 @@ impl Schedule {
                 let len = self.random.between(1, 20) as usize;
                 let noise = self.random.bytes(len);
                 world.inject(&id, &noise);
+                self.noisy.insert(id);
             }
             13 => {
                 // An answer to nobody, or to somebody: nonsense, but no foreign value.
@@ -198,6 +204,7 @@ impl Schedule {
                 let body =
                     *self.random.pick(&[&b""[..], b"\x80", b"\x81\x30\x90", b"\x81\x30\x91\x05", b"\xc1"]);
                 world.inject(&id, &server::frame(*self.random.pick(&[0, 0x8005]), sync, body));
+                self.noisy.insert(id);
             }
             14 => {
                 // Breaks off in the middle of an answer now and then.
@@ -308,8 +315,10 @@ impl Schedule {
             storage.name = Some(id.clone());
             storage.hook = None;
             self.world.thaw(id);
-            // Noise may have announced a frame of gigabytes, in which all that follows is lost: nobody can tell.
-            self.world.break_connections(id);
+            if self.noisy.contains(id) {
+                // It may have announced a frame of gigabytes, in which all that follows is lost: nobody can tell.
+                self.world.break_connections(id);
+            }
         }
         for bucket in 1..=self.bucket_count {
             self.finish_moves(bucket);

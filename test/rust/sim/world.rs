@@ -1040,6 +1040,17 @@ impl World {
         call.answer = Some(Answered { at: self.now, outcome });
     }
 
+    /// What must hold after any turn.
+    pub fn check_books(&self) {
+        let held = self.core.held();
+        let questions = held.searches * self.cluster.shards.len();
+        assert!(held.requests <= held.calls + questions, "requests are waited for by nobody: {held:?}");
+        assert_eq!(held.timers, held.calls, "each call has its deadline");
+        assert!(held.waiting + held.ready <= held.calls, "{held:?}");
+        let counted = self.counters.snapshot();
+        assert_eq!(counted.calls, counted.replies + counted.cancelled + held.calls as u64);
+    }
+
     /// What must hold when no call is under way; and of all calls so far.
     pub fn check_quiet(&self) {
         assert_eq!(self.open_calls(), 0, "each call is answered");
