@@ -109,9 +109,9 @@ impl Core {
             }
             Some((unknown, None)) => {
                 if call.destination.is_none() {
-                    log::warn!(
-                        "bucket {bucket} moves to replicaset {unknown}, which is not in the configuration"
-                    );
+                    let text =
+                        format!("buckets move to replicaset {unknown}, which is not in the configuration");
+                    self.moved_away.warn(text, now);
                 }
                 call.destination = Some(unknown.into());
                 self.pause(id, UNKNOWN_DESTINATION_PAUSE, now);
@@ -134,11 +134,12 @@ impl Core {
             return self.pause(id, pause, now);
         }
         if master.is_none() && !replicaset.master_auto {
-            log::warn!(
+            let text = format!(
                 "replicaset {}: its master in the configuration says it is none; it names {}",
                 replicaset.id,
                 hint.unwrap_or("nobody")
             );
+            self.resigned.warn(text, now);
             return self.fail_with(id, error);
         }
         self.reports.push(Report::NonMaster { replicaset: replicaset.idx, replica: asked, master });

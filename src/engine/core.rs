@@ -19,6 +19,7 @@ use crate::call::{Call, UNKNOWN_DESTINATION_PAUSE};
 use crate::conn::{self, Event};
 use crate::engine::inbox::Message;
 use crate::engine::peer::{Owner, Peer};
+use crate::engine::quiet::Quiet;
 use crate::engine::resolve::Searches;
 use crate::error::Failure;
 use crate::ids::{CallId, InstanceIdx, ReplicasetIdx};
@@ -92,6 +93,9 @@ pub struct Core {
     pub(super) conn_timer: Time,
     pub(super) random: u64,
     pub(super) expired: Vec<u32>,
+    /// Redirects to replicasets that are not configured, and masters that say they are none.
+    pub(super) moved_away: Quiet,
+    pub(super) resigned: Quiet,
     pub(super) stopped: bool,
 }
 
@@ -124,6 +128,8 @@ impl Core {
             conn_timer: Time::ZERO,
             random: seed | 1,
             expired: Vec::new(),
+            moved_away: Quiet::default(),
+            resigned: Quiet::default(),
             stopped: false,
         }
     }

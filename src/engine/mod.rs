@@ -6,6 +6,7 @@ pub mod core;
 pub mod inbox;
 mod names;
 mod peer;
+mod quiet;
 mod resolve;
 pub mod sys;
 pub mod thread;

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::call::{Call, Stage};
 use crate::conn::Conn;
+use crate::engine::quiet::Quiet;
 use crate::ids::{BucketId, CallId, InstanceIdx, ReplicasetIdx};
 use crate::route::address::Address;
 use crate::route::topology::{Instance, InstanceState, Limits, Topology};
@@ -47,10 +47,7 @@ pub(super) struct Peer {
     /// This engine's share in the figures of `state`.
     published_in_flight: u32,
     counted: bool,
-    /// The reason that the log was last told, until when it is not told again, and how often it was not.
-    told: String,
-    quiet_until: Time,
-    untold: u32,
+    losses: Quiet,
     /// The log believes that there is no connection.
     told_lost: bool,
 }
@@ -72,9 +69,7 @@ impl Peer {
             live: 0,
             published_in_flight: 0,
             counted: false,
-            told: String::new(),
-            quiet_until: Time::ZERO,
-            untold: 0,
+            losses: Quiet::default(),
             told_lost: true,
         }
     }
@@ -165,22 +160,11 @@ impl Peer {
         self.counted = ready;
     }
 
-    /// Tells the log that the connection was lost. The same reason again is told once per [`QUIET`], with the number of
-    /// those that were not: a storage that is down, or a peer that hangs up on everybody, must not fill the disk.
+    /// Tells the log that the connection was lost: a storage that is down, or a peer that hangs up on everybody, must not
+    /// fill the disk.
     pub fn log_lost(&mut self, reason: &str, now: Time) {
-        if self.told == reason && now < self.quiet_until {
-            self.untold += 1;
-            return;
-        }
-        let (id, address) = (&self.id, &self.address);
-        match self.untold {
-            0 => log::warn!("connection to {id} at {address} is lost: {reason}"),
-            count => log::warn!("connection to {id} at {address} is lost: {reason} ({count} more like this)"),
-        }
-        self.told = reason.to_string();
-        self.quiet_until = now.after(QUIET);
-        self.untold = 0;
-        self.told_lost = true;
+        let text = format!("connection to {} at {} is lost: {reason}", self.id, self.address);
+        self.told_lost |= self.losses.warn(text, now);
     }
 
     /// Tells the log of a new connection, if it knows that there was none.
@@ -198,5 +182,3 @@ impl Drop for Peer {
         self.state.in_flight.fetch_sub(self.published_in_flight, Ordering::Relaxed);
     }
 }
-
-const QUIET: Duration = Duration::from_secs(10);
