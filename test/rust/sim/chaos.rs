@@ -314,6 +314,7 @@ impl Schedule {
             storage.disabled = false;
             storage.name = Some(id.clone());
             storage.hook = None;
+            self.world.spare(id);
             self.world.thaw(id);
             if self.noisy.contains(id) {
                 // It may have announced a frame of gigabytes, in which all that follows is lost: nobody can tell.

@@ -960,6 +960,15 @@ impl World {
         }
     }
 
+    /// Cuts that were planned are not made.
+    pub fn spare(&mut self, id: &str) {
+        for conn in self.conns_of(id) {
+            if let Some(link) = self.links.get_mut(&conn) {
+                link.cut_after = None;
+            }
+        }
+    }
+
     pub fn freeze(&mut self, id: &str) {
         self.cluster.storage(id).frozen = true;
     }
