@@ -18,7 +18,8 @@ use crate::call::raw_args::append_args;
 use crate::call::request::{Access, Body, Mode, Outcome, Reply, Target, Token};
 use crate::error::box_code;
 use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
-use crate::wire::mp::{self, Cursor, Unfit};
+use crate::wire::fit::{self, Unfit};
+use crate::wire::mp::Cursor;
 use crate::wire::vshard;
 
 /// Name and function of each.
@@ -191,7 +192,7 @@ unsafe extern "C-unwind" fn result_fault(l: *mut lua_State) -> c_int {
             let levels = Stack(l).number(1, "levels")? as usize;
             // The values' own array is not theirs.
             let fit =
-                RUNTIME.with(|runtime| mp::fit_for_host(runtime.held.array(), levels.saturating_add(1)));
+                RUNTIME.with(|runtime| fit::fit_for_host(runtime.held.array(), levels.saturating_add(1)));
             Ok(match fit {
                 Ok(()) => 0,
                 Err(Unfit::TooDeep) => 1,

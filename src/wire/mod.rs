@@ -1,6 +1,7 @@
 //! Bytes on the wire: MessagePack, IPROTO, authentication, and vshard's storage conventions.
 
 pub mod auth;
+pub mod fit;
 pub mod iproto;
 pub mod mp;
 pub mod payload;

@@ -19,6 +19,7 @@ use rawshard::route::buckets::Buckets;
 use rawshard::route::topology::Topology;
 use rawshard::slab::Key;
 use rawshard::time::Time;
+use rawshard::wire::fit;
 use rawshard::wire::iproto::{self, Split, TYPE_ERROR};
 use rawshard::wire::mp::{self, Cursor};
 use rawshard::wire::vshard::{self, ErrorView};
@@ -33,8 +34,8 @@ pub fn decoder(data: &[u8]) {
         assert_eq!(Cursor::new(&copy).skip_many(1), Ok(false));
         assert!(Cursor::new(data).skip_many(1) == Ok(true) || copy == data);
     }
-    let _ = mp::fit_for_host(data, 3);
-    let _ = mp::fit_for_host(data, data.len());
+    let _ = fit::fit_for_host(data, 3);
+    let _ = fit::fit_for_host(data, data.len());
     if let Ok(Split::Frame { packet, end }) = iproto::split(data)
         && let Ok(header) = iproto::header(&data[packet..end])
     {

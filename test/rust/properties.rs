@@ -8,8 +8,9 @@ use proptest::prelude::*;
 
 use rawshard::call::raw_args::{self, RawArgs};
 use rawshard::call::verdict::{self, Envelope, Verdict};
+use rawshard::wire::fit::{self, Unfit};
 use rawshard::wire::iproto::{self, Answer, Split};
-use rawshard::wire::mp::{self, Cursor, EXT_TUPLE, Fault, Unfit};
+use rawshard::wire::mp::{self, Cursor, EXT_TUPLE, Fault};
 use rawshard::wire::payload::HEAD_MAX;
 use rawshard::wire::vshard::{self, BucketStat, ErrorView, StorageAnswer};
 
@@ -249,7 +250,7 @@ proptest! {
 
     #[test]
     fn depth_is_the_models((value, bytes) in wide(), levels in 0usize..8) {
-        match mp::fit_for_host(&bytes, levels) {
+        match fit::fit_for_host(&bytes, levels) {
             Ok(()) => prop_assert!(depth(&value) <= levels),
             Err(Unfit::TooDeep) => prop_assert!(depth(&value) > levels),
             Err(Unfit::Extension) => prop_assert!(bytes.iter().any(|byte| matches!(byte, 0xc7..=0xc9 | 0xd4..=0xd8))),
