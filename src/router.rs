@@ -234,6 +234,11 @@ impl Router {
         }
     }
 
+    /// The host is about to [`Router::take_replies`]: until then it need not be woken for them.
+    pub fn expect_replies(&self) {
+        self.engines.iter().for_each(|engine| engine.host.expect());
+    }
+
     /// Replies for the host since the last time; `into` must be empty.
     pub fn take_replies(&self, into: &mut Vec<Reply>) {
         if let [engine] = &self.engines[..] {

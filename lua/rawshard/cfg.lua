@@ -322,6 +322,7 @@ local options = {
     option('max_in_flight', 'Limit of calls in flight', 'positive integer', {optional = true}),
     option('max_waiting', 'Limit of waiting calls', 'positive integer', {optional = true}),
     option('max_queued_bytes', 'Limit of queued bytes', 'positive integer', {optional = true}),
+    option('busy_poll', 'Busy poll time', 'non-negative number', {optional = true, max = 0.01}),
 }
 
 local is_own_option = {}
@@ -439,6 +440,7 @@ local function neutral(cfg)
             max_in_flight = cfg.max_in_flight,
             max_waiting = cfg.max_waiting,
             max_queued_bytes = cfg.max_queued_bytes,
+            busy_poll = cfg.busy_poll,
         },
         replicasets = {},
     }

@@ -149,6 +149,11 @@ impl Core {
         self.calls.used()
     }
 
+    /// How long its thread may look around before it sleeps.
+    pub fn busy_poll(&self) -> Duration {
+        self.topology.limits.busy_poll
+    }
+
     /// For tests and diagnosis: it looks at every connection.
     pub fn held(&self) -> Held {
         let peers = || self.peers.iter().flatten();

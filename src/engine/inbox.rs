@@ -46,6 +46,8 @@ pub struct Inbox {
     queue: Mutex<Queue>,
     /// True while the engine may be blocked in its poller: whoever posts then must wake it.
     sleeping: AtomicBool,
+    /// Something is in the queue: a hint for who looks without the lock.
+    filled: AtomicBool,
     waker: Arc<dyn Wake>,
 }
 
@@ -58,7 +60,12 @@ struct Queue {
 
 impl Inbox {
     pub fn new(waker: Arc<dyn Wake>) -> Inbox {
-        Inbox { queue: Mutex::default(), sleeping: AtomicBool::new(false), waker }
+        Inbox {
+            queue: Mutex::default(),
+            sleeping: AtomicBool::new(false),
+            filled: AtomicBool::new(false),
+            waker,
+        }
     }
 
     /// Lost if the engine has left.
@@ -78,6 +85,7 @@ impl Inbox {
             } else {
                 queue.messages.append(batch);
             }
+            self.filled.store(true, Ordering::Relaxed);
         }
         self.signal();
         true
@@ -85,7 +93,14 @@ impl Inbox {
 
     /// Takes all that was posted; `into` must be empty.
     pub fn take(&self, into: &mut Vec<Message>) {
-        std::mem::swap(&mut lock(&self.queue).messages, into);
+        let mut queue = lock(&self.queue);
+        self.filled.store(false, Ordering::Relaxed);
+        std::mem::swap(&mut queue.messages, into);
+    }
+
+    /// Whether something was posted, as far as it is seen without waiting for anybody.
+    pub fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Relaxed)
     }
 
     /// Takes the last messages there will be.
@@ -120,12 +135,14 @@ impl Inbox {
 /// Out of an engine to one client: replies, or reports. The engine's thread puts batches, the client takes.
 pub struct Outbox<T> {
     queue: Mutex<Vec<T>>,
+    /// The client has said that it comes anyway.
+    expected: AtomicBool,
     waker: Arc<dyn Wake>,
 }
 
 impl<T> Outbox<T> {
     pub fn new(waker: Arc<dyn Wake>) -> Outbox<T> {
-        Outbox { queue: Mutex::new(Vec::new()), waker }
+        Outbox { queue: Mutex::new(Vec::new()), expected: AtomicBool::new(false), waker }
     }
 
     /// Hands over a batch; `batch` is left empty with its capacity. The client is woken once for all that it has not
@@ -134,7 +151,7 @@ impl<T> Outbox<T> {
         if batch.is_empty() {
             return;
         }
-        let first = {
+        let rings = {
             let mut queue = lock(&self.queue);
             let first = queue.is_empty();
             if first {
@@ -142,20 +159,89 @@ impl<T> Outbox<T> {
             } else {
                 queue.append(batch);
             }
-            first
+            first && !self.expected.load(Ordering::Relaxed)
         };
-        if first {
+        if rings {
             self.waker.wake();
         }
     }
 
+    /// The client is about to [`Outbox::take`]: until then it need not be woken.
+    pub fn expect(&self) {
+        // Whoever puts before it is seen wakes for nothing, no more.
+        self.expected.store(true, Ordering::Relaxed);
+    }
+
     /// Takes all there is; `into` must be empty.
     pub fn take(&self, into: &mut Vec<T>) {
-        std::mem::swap(&mut *lock(&self.queue), into);
+        let mut queue = lock(&self.queue);
+        // Under the lock: what was put before, silently, is taken now; what comes after it wakes.
+        self.expected.store(false, Ordering::Relaxed);
+        std::mem::swap(&mut *queue, into);
     }
 }
 
 /// A panic under one of these locks cannot leave a queue half changed: pushes and swaps are whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Rings(AtomicUsize);
+
+    impl Wake for Rings {
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Rings {
+        fn count(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn an_engine_is_woken_only_where_it_sleeps() {
+        let rings = Arc::new(Rings::default());
+        let inbox = Inbox::new(Arc::clone(&rings) as Arc<dyn Wake>);
+        inbox.post(Message::Refresh);
+        assert_eq!((rings.count(), inbox.is_filled()), (0, true));
+        assert!(!inbox.prepare_sleep(), "there is a message");
+        let mut taken = Vec::new();
+        inbox.take(&mut taken);
+        assert_eq!((taken.len(), inbox.is_filled()), (1, false));
+        assert!(inbox.prepare_sleep());
+        inbox.post(Message::Refresh);
+        inbox.post(Message::Refresh);
+        assert_eq!((rings.count(), inbox.is_filled()), (1, true), "once for both");
+    }
+
+    #[test]
+    fn a_client_that_comes_anyway_is_not_woken() {
+        let rings = Arc::new(Rings::default());
+        let outbox = Outbox::new(Arc::clone(&rings) as Arc<dyn Wake>);
+        let taken = || {
+            let mut taken = Vec::new();
+            outbox.take(&mut taken);
+            taken
+        };
+        outbox.put_all(&mut vec![1]);
+        outbox.put_all(&mut vec![2]);
+        assert_eq!(rings.count(), 1, "once for what it has not taken yet");
+        assert_eq!(taken(), [1, 2]);
+        outbox.expect();
+        outbox.put_all(&mut vec![3]);
+        assert_eq!(rings.count(), 1);
+        assert_eq!(taken(), [3]);
+        outbox.put_all(&mut vec![4]);
+        assert_eq!(rings.count(), 2, "it came, and does not come again by itself");
+        assert_eq!(taken(), [4]);
+    }
 }

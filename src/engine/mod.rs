@@ -5,6 +5,7 @@ mod connections;
 pub mod core;
 pub mod inbox;
 mod names;
+mod patience;
 mod peer;
 mod quiet;
 mod resolve;

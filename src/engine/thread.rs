@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use mio::event::Event;
@@ -14,6 +15,7 @@ use crate::call::request::{Client, Reply, Token as RequestToken};
 use crate::engine::core::{Action, Core, Report};
 use crate::engine::inbox::{Inbox, Message, Outbox};
 use crate::engine::names;
+use crate::engine::patience::Patience;
 use crate::engine::sys::{self, Stream};
 use crate::ids::InstanceIdx;
 use crate::route::address::Address;
@@ -70,6 +72,7 @@ pub struct Thread {
     handled: Option<(Client, RequestToken)>,
     /// Empty between turns; kept for its capacity.
     messages: Vec<Message>,
+    patience: Patience,
 }
 
 impl Thread {
@@ -90,6 +93,7 @@ impl Thread {
             unread,
             messages: Vec::new(),
             dirty: Vec::new(),
+            patience: Patience::new(),
         }
     }
 
@@ -147,7 +151,6 @@ impl Thread {
         self.inbox.take(&mut self.messages);
         // After the messages: what they name was published before they were sent.
         self.core.begin_turn(now);
-        let busy = !self.messages.is_empty();
         // They stay where a panic over one of them does not lose the others.
         for next in 0..self.messages.len() {
             let message = std::mem::replace(&mut self.messages[next], Message::Topology);
@@ -174,28 +177,48 @@ impl Thread {
         if self.core.is_stopped() {
             return Ok(false);
         }
-        self.wait(events, busy)?;
+        self.wait(events)?;
         Ok(true)
     }
 
-    fn wait(&mut self, events: &mut Events, busy: bool) -> io::Result<()> {
-        let now = sys::now();
-        let until = if busy || !self.unread.is_empty() { Some(Time::ZERO) } else { self.core.next_timeout() };
+    /// Until a socket is ready, a message is there or a timer has run out.
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        let began = sys::now();
+        let until = if self.unread.is_empty() { self.core.next_timeout() } else { Some(Time::ZERO) };
+        let limit = self.core.busy_poll();
+        let look_until = began.after(self.patience.span(limit));
+        let mut now = began;
+        // Looks around, and lets others run in between: who waits for this core may be who has to answer.
+        while now < look_until && until.is_none_or(|until| now < until) {
+            if self.poll(events, Some(Duration::ZERO))? || self.inbox.is_filled() {
+                self.patience.learn(sys::now().since(began), limit);
+                return Ok(());
+            }
+            thread::yield_now();
+            now = sys::now();
+        }
         let mut timeout = sys::poll_timeout(until, now);
         let sleeps = timeout.is_none_or(|span| !span.is_zero());
         if sleeps && !self.inbox.prepare_sleep() {
             timeout = Some(Duration::ZERO);
         }
-        let polled = self.poll.poll(events, timeout);
+        let polled = self.poll(events, timeout);
         if sleeps {
             self.inbox.awake();
+            self.patience.learn(sys::now().since(began), limit);
         }
-        match polled {
+        polled.map(|_| ())
+    }
+
+    /// Whether there are events.
+    fn poll(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<bool> {
+        match self.poll.poll(events, timeout) {
+            Ok(()) => Ok(!events.is_empty()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {
                 events.clear();
-                Ok(())
+                Ok(false)
             }
-            other => other,
+            Err(error) => Err(error),
         }
     }
 

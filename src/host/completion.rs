@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::runtime::{Entry, RUNTIME, Runtime};
 use super::sys::{self, Fiber};
 use crate::call::request::Reply;
+use crate::router::Router;
 
 pub struct Completion {
     /// The fiber, while it runs.
@@ -26,11 +27,13 @@ impl Completion {
     }
 
     /// Has all outgoing messages sent when the fibers that are ready now have run.
-    pub fn flush_soon(&mut self) {
+    pub fn flush_soon(&mut self, router: &Router) {
         if let Some(fiber) = self.fiber
             && !self.flushes
         {
             self.flushes = true;
+            // The fiber looks for answers then, too.
+            router.expect_replies();
             // SAFETY: on TX; the fiber takes itself out when it ends. Waking does not switch.
             unsafe { sys::fiber_wakeup(fiber.as_ptr()) };
         }
@@ -58,6 +61,7 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
     // SAFETY: plain calls of the fiber API on TX; nothing is borrowed while the fiber waits.
     let failed = catch_unwind(|| unsafe {
         let bell = RUNTIME.with(|runtime| runtime.bell.clone());
+        deliver();
         flush();
         // A cancelled fiber must end: coio_wait does not wait any more, and 3.x counts on it when it stops.
         while let Some(bell) = &bell

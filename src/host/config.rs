@@ -70,6 +70,11 @@ fn parse_limits(limits: &Fields) -> Result<Limits> {
             Some(_) => return Err(limits.fault("max_queued_bytes", "a positive number")),
             None => default.queued_bytes,
         },
+        busy_poll: match limits.number("busy_poll")? {
+            Some(seconds) => Duration::try_from_secs_f64(seconds)
+                .map_err(|_| limits.fault("busy_poll", "a non-negative number of seconds"))?,
+            None => default.busy_poll,
+        },
     })
 }
 

@@ -77,7 +77,7 @@ pub fn post(
             body,
         };
         entry.outgoing[engine].push(Message::Call(request));
-        completion.flush_soon();
+        completion.flush_soon(&entry.router);
         Ok(link.keep())
     })
 }
@@ -96,7 +96,7 @@ pub fn post_raw(router: u32, bytes: &[u8]) -> Result<Token, Failure> {
         let engine = entry.router.engine_of_raw(&buffer);
         let link = waiters.link(Owner::Fiber(current()?), router, engine);
         entry.outgoing[engine].push(Message::Raw(RawRequest { token: link.token, bytes: buffer }));
-        completion.flush_soon();
+        completion.flush_soon(&entry.router);
         Ok(link.keep())
     })
 }
@@ -166,7 +166,7 @@ pub fn cancel(token: Token, Place { router, engine }: Place) {
         if let Some(entry) = routers.get_mut(router) {
             // Behind its call in the same queue.
             entry.outgoing[engine].push(Message::Cancel(Client::Host, token));
-            completion.flush_soon();
+            completion.flush_soon(&entry.router);
         }
     });
 }

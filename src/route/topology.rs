@@ -84,11 +84,18 @@ pub struct Limits {
     pub waiting: u32,
     /// Bytes written to one connection that the peer has not taken yet.
     pub queued_bytes: usize,
+    /// How long at most an engine that has nothing to do looks around before it sleeps.
+    pub busy_poll: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { in_flight: 100_000, waiting: 200_000, queued_bytes: 256 << 20 }
+        Limits {
+            in_flight: 100_000,
+            waiting: 200_000,
+            queued_bytes: 256 << 20,
+            busy_poll: Duration::from_micros(100),
+        }
     }
 }
 

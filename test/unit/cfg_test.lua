@@ -113,6 +113,9 @@ test:test('top level', function(t)
         {'io_threads', 0, 'I/O thread count must be positive integer'},
         {'io_threads', 1e6, 'I/O thread count must not be greater than 64'},
         {'max_in_flight', 0, 'Limit of calls in flight must be positive integer'},
+        {'busy_poll', -1, 'Busy poll time must be non-negative number'},
+        {'busy_poll', 1, 'Busy poll time must not be greater than 0.01'},
+        {'busy_poll', 0, 'accepted'},
         {'some_box_option', 5, 'accepted'},
         {'sharding', {}, 'accepted'},
     }, function(cfg, key, value) cfg[key] = value end)
