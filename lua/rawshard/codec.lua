@@ -46,7 +46,7 @@ local FAULTS = {
 -- fiber makes its own.
 local spare
 
--- nil, or pointer and length of a MessagePack array valid until the next yield, or the object itself. The third value
+-- nil, or the buffer with a MessagePack array valid until the next yield and its length, or the object itself. The third value
 -- is a buffer to recycle after the call, if there is one. Whether there is an array in it, the native half looks; what
 -- cannot hold one at all raises `usage`. What has no MessagePack form gives nil, nil and an error, as vshard does not
 -- raise for it either.
@@ -70,10 +70,10 @@ local function encode_args(args, usage)
         return nil, nil, make_error(len)
     end
     if len > BIG then
-        return buf.rpos, len, buf
+        return buf, len, buf
     end
     spare = buf
-    return buf.rpos, len
+    return buf, len
 end
 
 local function finish(size, ok, ...)

@@ -255,8 +255,13 @@ struct Value {
 /// The held value that begins at `offset`, if one does.
 fn held_value(offset: usize) -> Option<Value> {
     RUNTIME.with(|runtime| {
-        let rest = runtime.held.reply()?.values().get(offset..)?;
-        let span = Cursor::new(rest).span().ok()?;
+        let reply = runtime.held.reply()?;
+        let rest = reply.values().get(offset..)?;
+        // One value is not walked over to find where it ends.
+        let span = match reply.count() {
+            1 if !rest.is_empty() => rest,
+            _ => Cursor::new(rest).span().ok()?,
+        };
         Some(Value { data: span.as_ptr(), len: span.len(), is_nil: span == b"\xc0" })
     })
 }
@@ -408,7 +413,7 @@ impl Stack {
             .map_err(|_| Failure::arguments("func must be valid UTF-8"))
     }
 
-    /// A MessagePack array: of an object, or behind a pointer whose length follows.
+    /// A MessagePack array: of an object, or behind a pointer or in an ibuf, whose length follows.
     fn args(&self, index: c_int) -> Result<&[u8], Failure> {
         if self.is_nil(index) {
             return Ok(b"\x90");
@@ -421,7 +426,9 @@ impl Stack {
             }
         };
         found.ok_or_else(|| {
-            Failure::arguments("args must be nil, a msgpack.object or a pointer to MessagePack")
+            Failure::arguments(
+                "args must be nil, a msgpack.object, or a pointer to or an ibuf of MessagePack",
+            )
         })
     }
 

@@ -25,6 +25,12 @@ struct Host {
     testcancel: c_int,
     char_ptr: u32,
     const_char_ptr: u32,
+    /// The type of `buffer.ibuf()`, and where in it the pointer to what can be read lies.
+    ibuf: u32,
+    ibuf_rpos: usize,
+    /// A `const char *` that every object is made with, and where it points from. LuaJIT moves no value.
+    source: c_int,
+    source_at: *mut *const u8,
 }
 
 /// Offsets of the two pointers in the userdata, 2.10 and later.
@@ -40,6 +46,10 @@ impl Host {
         testcancel: lua::LUA_NOREF,
         char_ptr: 0,
         const_char_ptr: 0,
+        ibuf: 0,
+        ibuf_rpos: 0,
+        source: lua::LUA_NOREF,
+        source_at: ptr::null_mut(),
     };
 }
 
@@ -63,11 +73,15 @@ pub unsafe fn setup(l: *mut lua_State) {
         let mut found = Host::NONE;
         found.char_ptr = sys::luaL_ctypeid(l, c"char *".as_ptr());
         found.const_char_ptr = sys::luaL_ctypeid(l, c"const char *".as_ptr());
+        found.ibuf = ctypeid_of_ibuf(l);
+        found.ibuf_rpos = offset_of(l, c"struct ibuf", c"rpos");
         found.testcancel = reference(l, c"fiber", c"testcancel");
         found.encode = reference(l, c"msgpack", c"encode");
         let object = reference(l, c"msgpack", c"object");
         if object != lua::LUA_REFNIL {
             found.object_from_raw = reference(l, c"msgpack", c"object_from_raw");
+            found.source_at = sys::luaL_pushcdata(l, found.const_char_ptr).cast();
+            found.source = lua::luaL_ref(l, lua::LUA_REGISTRYINDEX);
             found.metatable = metatable_of_objects(l, object);
             found.layout_known = layout_is_known(l, object);
             lua::luaL_unref(l, lua::LUA_REGISTRYINDEX, object);
@@ -123,23 +137,27 @@ pub unsafe fn bytes<'a>(l: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
     }
 }
 
-/// The bytes that a `char *` at `index` points to, `len` of them. None if it is no such pointer. Never raises.
+/// The first `len` bytes that a `char *` at `index` points to, or that an ibuf there has to read: naming its `rpos` in Lua
+/// makes a value for the collector. None if it is neither. Never raises.
 ///
 /// # Safety
 /// On TX; the Lua caller vouches for `len` readable bytes, to be used before the fiber yields.
 pub unsafe fn pointed<'a>(l: *mut lua_State, index: c_int, len: usize) -> Option<&'a [u8]> {
     let host = host();
-    // SAFETY: luaL_checkcdata raises only for what is no cdata; a pointer's payload is the pointer.
+    // SAFETY: luaL_checkcdata raises only for what is no cdata; a pointer's payload is the pointer, a struct's the struct,
+    // and LuaJIT told where the field is in it.
     unsafe {
         if lua::lua_type(l, index) != sys::LUA_TCDATA {
             return None;
         }
         let mut ctypeid = 0;
         let payload = sys::luaL_checkcdata(l, index, &mut ctypeid);
-        if ctypeid != host.char_ptr && ctypeid != host.const_char_ptr {
-            return None;
-        }
-        let data: *const u8 = payload.cast::<*const u8>().read_unaligned();
+        let pointer = match ctypeid {
+            id if id == host.char_ptr || id == host.const_char_ptr => payload,
+            id if id == host.ibuf => payload.byte_add(host.ibuf_rpos),
+            _ => return None,
+        };
+        let data: *const u8 = pointer.cast::<*const u8>().read_unaligned();
         if data.is_null() { None } else { Some(std::slice::from_raw_parts(data, len)) }
     }
 }
@@ -151,10 +169,12 @@ pub unsafe fn pointed<'a>(l: *mut lua_State, index: c_int, len: usize) -> Option
 /// As [`setup`].
 pub unsafe fn push(l: *mut lua_State, data: *const u8, len: usize) -> bool {
     let host = host();
-    // SAFETY: the caller left room for three values; the host copies the bytes before it returns.
+    // SAFETY: the caller left room for three values; the host copies the bytes before it returns, and nobody else has the
+    // pointer that it gets them by, which the registry keeps.
     unsafe {
         lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, host.object_from_raw.into());
-        sys::luaL_pushcdata(l, host.const_char_ptr).cast::<*const u8>().write_unaligned(data);
+        host.source_at.write_unaligned(data);
+        lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, host.source.into());
         lua::lua_pushinteger(l, len as lua::lua_Integer);
         if lua::lua_pcall(l, 2, 1, 0) == 0 {
             return true;
@@ -191,6 +211,32 @@ unsafe fn reference(l: *mut lua_State, module: &std::ffi::CStr, name: &std::ffi:
         let reference = lua::luaL_ref(l, lua::LUA_REGISTRYINDEX);
         lua::lua_settop(l, -2);
         reference
+    }
+}
+
+/// The module `buffer` defines the type.
+unsafe fn ctypeid_of_ibuf(l: *mut lua_State) -> u32 {
+    // SAFETY: as `setup`.
+    unsafe {
+        let ibuf = reference(l, c"buffer", c"ibuf");
+        lua::luaL_unref(l, lua::LUA_REGISTRYINDEX, ibuf);
+        sys::luaL_ctypeid(l, c"struct ibuf".as_ptr())
+    }
+}
+
+/// `ffi.offsetof(type, field)`
+unsafe fn offset_of(l: *mut lua_State, ctype: &std::ffi::CStr, field: &std::ffi::CStr) -> usize {
+    // SAFETY: as `setup`.
+    unsafe {
+        let offsetof = reference(l, c"ffi", c"offsetof");
+        lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, offsetof.into());
+        lua::lua_pushstring(l, ctype.as_ptr());
+        lua::lua_pushstring(l, field.as_ptr());
+        lua::lua_call(l, 2, 1);
+        let offset = lua::lua_tointeger(l, -1);
+        lua::lua_settop(l, -2);
+        lua::luaL_unref(l, lua::LUA_REGISTRYINDEX, offsetof);
+        offset as usize
     }
 }
 

@@ -69,7 +69,7 @@ local function bytes_of(args, len)
     if type(args) == 'userdata' then
         return args:decode()
     end
-    return msgpack.decode(ffi.string(args, len))
+    return msgpack.decode(ffi.string(args.rpos, len))
 end
 
 local function note(name, fields)
