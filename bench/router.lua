@@ -82,13 +82,14 @@ end
 
 -- 5. Floors.
 function setup.floor()
-    for _, name in ipairs({'echo', 'fixed', 'set_fixed', 'park'}) do
+    for _, name in ipairs({'echo', 'fixed', 'set_fixed', 'park', 'handed', 'set_handed'}) do
         box.schema.func.create('bench_floor.' .. name, {language = 'C', if_not_exists = true})
     end
     function _G.bench_noop() end
     if not common.has_raw_args() then
         info.missing['lua-raw-floor'] = 'takes_raw_args needs Tarantool 2.10'
         info.missing['lua-raw-fixed'] = info.missing['lua-raw-floor']
+        info.missing['lua-raw-park'] = info.missing['lua-raw-floor']
         return
     end
     function _G.bench_raw_floor(raw)
@@ -106,6 +107,19 @@ function setup.floor()
         return fixed
     end
     raw_function('bench_raw_fixed')
+    -- A new object of the same bytes, after other fibers had their turn: what a Lua function that asks a storage does at the
+    -- least.
+    local fiber, bytes, object_from_raw = require('fiber'), nil, require('msgpack').object_from_raw
+    function _G.bench_set_raw_park(raw)
+        _G.bench_set_raw_fixed(raw)
+        bytes = require('msgpack').encode(fixed)
+    end
+    raw_function('bench_set_raw_park')
+    function _G.bench_raw_park(raw) -- luacheck: no unused args
+        fiber.yield()
+        return object_from_raw(bytes)
+    end
+    raw_function('bench_raw_park')
 end
 
 -- 6. In the place of 1 where vshard is not installed.

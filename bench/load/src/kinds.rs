@@ -16,7 +16,7 @@ pub struct Kind {
     pub paced_by: Option<&'static str>,
 }
 
-pub const KINDS: [Kind; 18] = [
+pub const KINDS: [Kind; 21] = [
     kind("vshard", "vshard", "bench_vshard", Returns::Values),
     kind("vshard-raw", "vshard", "bench_vshard_raw", Returns::Values),
     kind("forwarder", "forwarder", "bench_forwarder", Returns::Values),
@@ -53,12 +53,23 @@ pub const KINDS: [Kind; 18] = [
         paced_by: Some("rawshard-lua"),
         ..kind("lua-raw-fixed-paced", "floor", "bench_raw_fixed", Returns::Values)
     },
+    Kind {
+        exact: true,
+        paced_by: Some("rawshard-c"),
+        ..kind("c-handed-paced", "floor", "bench_floor.handed", Returns::Values)
+    },
+    Kind { exact: true, ..kind("lua-raw-park", "floor", "bench_raw_park", Returns::Values) },
+    Kind {
+        exact: true,
+        paced_by: Some("rawshard-lua"),
+        ..kind("lua-raw-park-paced", "floor", "bench_raw_park", Returns::Values)
+    },
     kind("lua-noop", "floor", "bench_noop", Returns::Nothing),
     Kind { shape: Shape::Storage, ..kind("storage", "", "vshard.storage.call", Returns::StatusAndValues) },
 ];
 
 /// What `make bench` compares on every workload, in this order.
-pub const PROXY: [&str; 16] = [
+pub const PROXY: [&str; 19] = [
     "vshard",
     "vshard-raw",
     "forwarder",
@@ -68,13 +79,29 @@ pub const PROXY: [&str; 16] = [
     "c-echo-paced",
     "c-fixed",
     "c-fixed-paced",
+    "c-handed-paced",
     "c-park",
     "c-park-paced",
     "lua-raw-floor",
     "lua-raw-floor-paced",
     "lua-raw-fixed",
     "lua-raw-fixed-paced",
+    "lua-raw-park",
+    "lua-raw-park-paced",
     "lua-noop",
+];
+
+/// What is compared where storages cost nothing: rawshard and what it stands on.
+pub const SATURATED: [&str; 9] = [
+    "rawshard-c",
+    "rawshard-lua",
+    "c-echo-paced",
+    "c-fixed-paced",
+    "c-handed-paced",
+    "c-park-paced",
+    "lua-raw-floor-paced",
+    "lua-raw-fixed-paced",
+    "lua-raw-park-paced",
 ];
 
 pub fn by_name(name: &str) -> Result<&'static Kind, String> {

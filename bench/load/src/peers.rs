@@ -1,5 +1,5 @@
 //! Simulated storages: as many as wanted in one thread, each on a port of its own. They greet, let everybody in, name their
-//! buckets and echo: what a router sees of a storage, without the storage's cost.
+//! buckets, echo, and select what the storages have in their spaces: what a router sees of a storage, without its cost.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener as StdListener};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
-use crate::mp;
+use crate::{mp, workload};
 
 const TYPE_AUTH: u64 = 7;
 const TYPE_CALL: u64 = 10;
@@ -38,11 +38,16 @@ impl Peers {
             poll.registry().register(&mut listener, Token(i), Interest::READABLE).map_err(told)?;
             listeners.push(listener);
         }
+        let (mut t5, mut t6) = (Vec::new(), Vec::new());
+        workload::tuples_t5(&mut t5);
+        workload::tuples_t6(&mut t6);
+        let selects = Arc::new(Selects { t5, t6 });
         let share = bucket_count.div_ceil(uuids.len() as u32);
         let identities = uuids.iter().zip(0u32..).map(|(uuid, i)| Identity {
             greeting: greeting(uuid),
             first: i * share + 1,
             last: ((i + 1) * share).min(bucket_count),
+            selects: Arc::clone(&selects),
         });
         let stop = Arc::new(AtomicBool::new(false));
         let server = Server { poll, listeners, identities: identities.collect(), conns: Vec::new() };
@@ -65,6 +70,13 @@ struct Identity {
     greeting: Vec<u8>,
     first: u32,
     last: u32,
+    selects: Arc<Selects>,
+}
+
+/// What the selects give, as one value each.
+struct Selects {
+    t5: Vec<u8>,
+    t6: Vec<u8>,
 }
 
 struct Server {
@@ -195,19 +207,25 @@ fn call(rest: &mut &[u8], sync: u64, identity: &Identity, out: &mut Vec<u8>) -> 
         return None;
     }
     match func.str()? {
-        // [bucket, mode, function, arguments]: the arguments are the values.
+        // [bucket, mode, function, arguments]: the arguments are the values of all functions but the selects.
         "vshard.storage.call" => {
             if small(rest, 0x90)? != 4 {
                 return None;
             }
-            for _ in 0..3 {
+            for _ in 0..2 {
                 mp::read(rest)?;
             }
+            let func = mp::read(rest)?;
             let count = small(rest, 0x90)?;
+            let (count, values) = match func.str()? {
+                workload::SELECT_T5 => (1, &identity.selects.t5[..]),
+                workload::SELECT_T6 => (1, &identity.selects.t6[..]),
+                _ => (count, &**rest),
+            };
             frame(out, 0, sync, |out| {
                 data(out, 1 + count);
                 mp::boolean(out, true);
-                out.extend_from_slice(rest);
+                out.extend_from_slice(values);
             });
         }
         "vshard.storage.buckets_discovery" => frame(out, 0, sync, |out| {

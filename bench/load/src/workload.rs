@@ -37,6 +37,10 @@ pub enum Returns {
 
 pub const NAMES: [&str; 7] = ["T1", "T2", "T3", "T4", "T5", "T6", "T7"];
 
+/// Functions of bench/storage.lua.
+pub const SELECT_T5: &str = "bench_select_t5";
+pub const SELECT_T6: &str = "bench_select_t6";
+
 impl Workload {
     pub fn by_name(name: &str) -> Result<Workload, String> {
         let size = |s: &str| s.parse::<usize>().map_err(|_| format!("workload {name}: size is not a number"));
@@ -65,8 +69,8 @@ impl Workload {
                     big_object(b, i);
                 }
             }),
-            "T5" => select("bench_select_t5", tuples_t5),
-            "T6" => select("bench_select_t6", tuples_t6),
+            "T5" => select(SELECT_T5, tuples_t5),
+            "T6" => select(SELECT_T6, tuples_t6),
             "T7" => echo(|b| {
                 mp::array(b, 20);
                 for _ in 0..20 {
