@@ -18,6 +18,7 @@ use crate::engine::inbox::{Inbox, Message, Outbox, Wake};
 use crate::engine::sys::{self, PollWaker};
 use crate::engine::thread::{Outlets, Thread, WAKER};
 use crate::error::Failure;
+use crate::ids::{InstanceIdx, ReplicasetIdx};
 use crate::metrics::{Counters, Snapshot};
 use crate::route::buckets::Buckets;
 use crate::route::topology::Topology;
@@ -280,6 +281,13 @@ impl Router {
 
     pub fn master_search_wakeup(&self) {
         self.command(Command::MasterSearchWakeup);
+    }
+
+    /// `master` is the master of `replicaset` from now on, as somebody knows who is not the control loop; None: nobody is.
+    pub fn set_master(&self, replicaset: ReplicasetIdx, master: Option<InstanceIdx>) {
+        if self.publisher.set_master(replicaset, master) {
+            self.engines.iter().for_each(|engine| engine.inbox.post(Message::Topology));
+        }
     }
 
     /// What the control loop last said of itself.

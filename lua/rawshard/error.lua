@@ -121,10 +121,18 @@ local function timeout()
     return from_box(box.error.new(box.error.TIMEOUT))
 end
 
+-- In the words of the native half.
+local function no_connection(instance, address, reason)
+    local err = from_box(box.error.new(box.error.NO_CONNECTION))
+    err.message = ('Connection to %s at %s is not established: %s'):format(instance, address, reason)
+    return err
+end
+
 return {
     code = codes,
     vshard = vshard_error,
     alert = alert,
     make = make,
     timeout = timeout,
+    no_connection = no_connection,
 }

@@ -1,42 +1,50 @@
--- Objects of one replicaset and of its replicas, as route(), routeall() and `replicasets` hand them out. They hold what
--- the configuration said; everything that changes is asked from the native half.
+-- Objects of one replicaset, as route(), routeall() and `replicasets` hand them out. They hold what the configuration said;
+-- everything that changes is asked from the native half.
 --
 -- A reconfiguration makes new objects. The old ones serve on for `connection_outdate_delay` seconds, if their
 -- replicaset still exists, and then answer OBJECT_IS_OUTDATED.
 
 local fiber = require('fiber')
-local table_clear = require('table.clear')
+local log = require('log')
 local callopts = require('rawshard.callopts')
 local codec = require('rawshard.codec')
 local future = require('rawshard.future')
 local lerror = require('rawshard.error')
-local luri = require('rawshard.uri')
+local lreplica = require('rawshard.replica')
 local native = require('rawshard.native')
+local places = require('rawshard.places')
 
 local encode_args, failure = codec.encode_args, codec.failure
 local read_opts = callopts.read
 local up_to_three, raw_array = codec.up_to_three, codec.raw_array
-local call_replicaset, call_instance = native.call_replicaset, native.call_instance
-local future_replicaset, future_instance = native.future_replicaset, native.future_instance
+local call_replicaset, future_replicaset = native.call_replicaset, native.future_replicaset
 local ALL, ALL_RAW = future.ALL, future.ALL_RAW
+local clock = fiber.clock
+local place_of = places.of
 
 local RW, RO, RE, BRO, BRE = 0, 1, 3, 5, 7
 
 -- Seconds; vshard's defaults of direct calls.
 local WRITE_TIMEOUT, READ_TIMEOUT = 0.5, 64
+-- For one question of who is the master, and between looks at what another thread does.
+local MASTER_SEARCH_TIMEOUT, POLL = 5, 0.005
 
 local USAGE = 'Usage: replicaset:call(func, args, opts)'
+
+local replicaset_mt = {}
 
 local function outdated()
     return lerror.vshard(lerror.code.OBJECT_IS_OUTDATED)
 end
 
--- Where the replicaset stands in the newest configuration, for objects of an older one too; nil when it is out of use.
-local function place_of(replicaset)
-    return not replicaset.is_outdated and replicaset._places[replicaset.id] or nil
+local function check_self(self, name)
+    if getmetatable(self) ~= replicaset_mt then
+        error(('Use replicaset:%s(...) instead of replicaset.%s(...)'):format(name, name), 0)
+    end
 end
 
 local function call(self, flags, default_timeout, func, args, opts)
+    check_self(self, 'call')
     local place = place_of(self)
     if place == nil then
         return nil, outdated()
@@ -73,47 +81,47 @@ local function call(self, flags, default_timeout, func, args, opts)
     return up_to_three(n)
 end
 
-local replicaset_methods = {}
+local methods = {}
 
-function replicaset_methods.callrw(self, func, args, opts)
+function methods.callrw(self, func, args, opts)
     return call(self, RW, WRITE_TIMEOUT, func, args, opts)
 end
 
-replicaset_methods.call = replicaset_methods.callrw
+methods.call = methods.callrw
 
-function replicaset_methods.callro(self, func, args, opts)
+function methods.callro(self, func, args, opts)
     return call(self, RO, READ_TIMEOUT, func, args, opts)
 end
 
-function replicaset_methods.callre(self, func, args, opts)
+function methods.callre(self, func, args, opts)
     return call(self, RE, READ_TIMEOUT, func, args, opts)
 end
 
-function replicaset_methods.callbro(self, func, args, opts)
+function methods.callbro(self, func, args, opts)
     return call(self, BRO, READ_TIMEOUT, func, args, opts)
 end
 
-function replicaset_methods.callbre(self, func, args, opts)
+function methods.callbre(self, func, args, opts)
     return call(self, BRE, READ_TIMEOUT, func, args, opts)
 end
 
 -- Fields that change by themselves. What is out of use has none.
-local replicaset_live = {}
+local live = {}
 
 -- A searched master: known to the native half only. A configured one is a plain field.
-function replicaset_live.master(self)
+function live.master(self)
     local place = place_of(self)
     local position = place ~= nil and native.master(self._router_id, place.index) or nil
     return position ~= nil and self.replicas[place.replica_ids[position]] or nil
 end
 
-function replicaset_live.bucket_count(self)
+function live.bucket_count(self)
     local place = place_of(self)
     return place ~= nil and native.known_buckets(self._router_id, place.index) or 0
 end
 
 -- The nearest connected replica, which callro prefers.
-function replicaset_live.replica(self)
+function live.replica(self)
     local place = place_of(self)
     for i, id in ipairs(place ~= nil and place.replica_ids or {}) do
         if native.is_connected(self._router_id, place.index, i) then
@@ -123,128 +131,323 @@ function replicaset_live.replica(self)
     return nil
 end
 
-local replicaset_mt = {
-    __index = function(self, key)
-        local method = replicaset_methods[key]
-        if method ~= nil then
-            return method
+function replicaset_mt.__index(self, key)
+    local method = methods[key]
+    if method ~= nil then
+        return method
+    end
+    local field = live[key]
+    return field ~= nil and field(self) or nil
+end
+
+function replicaset_mt.__tostring(self)
+    local master = self.master
+    return ('%sreplicaset(id="%s", master=%s)'):format(
+        self.is_outdated and '(outdated) ' or '', self.id, master ~= nil and tostring(master) or 'missing')
+end
+
+--
+-- Waiting for connections and masters. What is waited for are the connections of the engines, which make them by themselves.
+--
+
+local function missing_master(self)
+    return lerror.vshard(lerror.code.MISSING_MASTER, self.id)
+end
+
+local function check_timeout(timeout, name)
+    if type(timeout) ~= 'number' then
+        error(('Usage: replicaset:%s(timeout), a number'):format(name), 0)
+    end
+end
+
+-- What `look` gives when it gives something, and the rest of the timeout; nil when that is over.
+local function poll(timeout, look)
+    local deadline = clock() + timeout
+    local seen = look()
+    if seen then
+        return seen, timeout
+    end
+    while clock() < deadline do
+        fiber.sleep(math.min(POLL, math.max(deadline - clock(), 0)))
+        seen = look()
+        if seen then
+            return seen, deadline - clock()
         end
-        local live = replicaset_live[key]
-        return live ~= nil and live(self) or nil
-    end,
-    __tostring = function(self)
-        local master = self.master
-        return ('%sreplicaset(id="%s", master=%s)'):format(
-            self.is_outdated and '(outdated) ' or '', self.id, master ~= nil and tostring(master) or 'missing')
-    end,
-}
+    end
+    return nil
+end
 
-local replica_methods = {}
+local function wait_for_master(self, timeout)
+    local master = self.master
+    if master ~= nil then
+        return master, timeout
+    end
+    if not self.is_master_auto then
+        return nil, missing_master(self)
+    end
+    native.master_search_wakeup(self._router_id)
+    local left
+    master, left = poll(timeout, function() return self.master end)
+    if master == nil then
+        return nil, missing_master(self)
+    end
+    return master, left
+end
 
--- vshard's order of values: whether the network did its part, then what the function returned.
-function replica_methods.call(self, func, args, opts)
-    local usage = 'Usage: replica:call(func, args, {timeout = number})'
-    local replicaset = self._replicaset
-    local place = place_of(replicaset)
-    local position = place ~= nil and place.positions[self.id] or nil
-    if position == nil then
-        return false, nil, outdated()
+local function wait_for_connection(replica, timeout)
+    local _, left = poll(timeout, function() return (replica:is_connected()) end)
+    if left == nil then
+        return nil, lerror.timeout()
     end
-    if type(func) ~= 'string' or type(opts) ~= 'table' or type(opts.timeout) ~= 'number' then
-        error(usage, 0)
+    return left
+end
+
+local waiting = {}
+
+function waiting.wait_master(self, timeout)
+    check_timeout(timeout, 'wait_master')
+    return wait_for_master(self, timeout)
+end
+
+function waiting.wait_connected(self, timeout)
+    check_timeout(timeout, 'wait_connected')
+    local master
+    master, timeout = wait_for_master(self, timeout)
+    if master == nil then
+        return nil, timeout
     end
-    local timeout, _, is_raw, is_async = read_opts(opts, nil, usage)
-    local data, len, extra = encode_args(args, usage)
-    if len == nil then
-        return false, nil, extra
-    end
-    if is_async then
-        local res = future_instance(replicaset._router_id, place.index, position, func, data, len, timeout,
-                                    is_raw and ALL_RAW or ALL)
-        if extra ~= nil then
-            extra:recycle()
+    return wait_for_connection(master, timeout)
+end
+
+function waiting.wait_connected_all(self, opts)
+    local timeout = type(opts) == 'table' and opts.timeout or nil
+    check_timeout(timeout, 'wait_connected_all')
+    local are_all_connected, err
+    repeat
+        are_all_connected = true
+        for id, replica in pairs(self.replicas) do
+            if id ~= opts.except and not replica:is_connected() then
+                timeout, err = wait_for_connection(replica, timeout)
+                if timeout == nil then
+                    return nil, err, id
+                end
+                -- Another one may have gone meanwhile.
+                are_all_connected = false
+            end
         end
-        return true, res
-    end
-    local n = call_instance(replicaset._router_id, place.index, position, func, data, len, timeout)
-    if extra ~= nil then
-        extra:recycle()
-    end
-    if n < 0 then
-        return false, nil, failure()
-    end
-    if is_raw then
-        return true, raw_array()
-    end
-    return true, up_to_three(n)
+    until are_all_connected
+    return timeout
 end
 
-function replica_methods.is_connected(self)
-    local replicaset = self._replicaset
-    local place = place_of(replicaset)
-    local position = place ~= nil and place.positions[self.id] or nil
-    return position ~= nil and native.is_connected(replicaset._router_id, place.index, position)
-end
-
-function replica_methods.safe_uri(self)
-    return luri.safe(self.uri)
-end
-
-local replica_mt = {
-    __index = replica_methods,
-    __tostring = function(self)
-        return ('%sreplica(id=%s, uri=%s)'):format(
-            self._replicaset.is_outdated and '(outdated) ' or '', self.name or self.uuid, luri.safe(self.uri))
-    end,
-}
-
--- Fills `places` (replicaset id -> its native index, ids of its replicas by native position, and the reverse) from the
--- neutral form. The table itself is one for the life of a router: objects of every configuration look into it.
-local function fill_places(places, neutral)
-    table_clear(places)
-    for index, entry in ipairs(neutral.replicasets) do
-        local place = {index = index, replica_ids = {}, positions = {}}
-        for i, instance in ipairs(entry.replicas) do
-            place.replica_ids[i], place.positions[instance.id] = instance.id, i
+-- All instances at once: replica id -> what the function returned there. One that fails fails them all.
+function waiting.map_call(self, func, args, opts)
+    local timeout, err, err_id = waiting.wait_connected_all(self, opts)
+    if timeout == nil then
+        return nil, err, err_id
+    end
+    local deadline = clock() + timeout
+    local sent, results = {}, {}
+    for id, replica in pairs(self.replicas) do
+        if id ~= opts.except then
+            local _
+            _, sent[id], err = replica:call(func, args, {is_async = true, timeout = timeout})
+            if sent[id] == nil then
+                err_id = id
+                goto fail
+            end
         end
-        places[entry.id] = place
+    end
+    for id, answer in pairs(sent) do
+        results[id], err = answer:wait_result(deadline - clock())
+        if results[id] == nil then
+            err_id = id
+            goto fail
+        end
+    end
+    do return results end
+
+    ::fail::
+    for _, answer in pairs(sent) do
+        answer:discard()
+    end
+    return nil, lerror.make(err), err_id
+end
+
+--
+-- Connections of the objects' own, see replica.lua.
+--
+
+function waiting.connect_master(self)
+    local master = self.master
+    if master == nil then
+        return nil, missing_master(self)
+    end
+    return master:connect()
+end
+
+waiting.connect = waiting.connect_master
+
+-- Engines connect to all replicas as soon as they know them; there is nothing to be started, and no marker of the nearest
+-- replica to be moved: reads go to the first that is usable.
+function waiting.connect_all() end
+
+function waiting.up_replica_priority() end
+
+function waiting.down_replica_priority() end
+
+--
+-- Who is the master, where nobody has configured one.
+--
+
+local function set_master(self, replica_id)
+    local place = place_of(self)
+    if place ~= nil then
+        native.set_master(self._router_id, place.index, replica_id ~= nil and place.positions[replica_id] or nil)
     end
 end
 
-local function build_one(router_id, places, entry, origin)
+-- Somebody says that `old_id` is no master any more, and who is instead, if he knows. Tells whether the request that
+-- brought the news can be made again.
+function waiting.update_master(self, old_id, candidate_id)
+    local is_auto, master = self.is_master_auto, self.master
+    if old_id ~= nil and old_id == candidate_id then
+        return is_auto
+    end
+    if master == nil then
+        if is_auto and candidate_id ~= nil and self.replicas[candidate_id] ~= nil then
+            set_master(self, candidate_id)
+        end
+        return is_auto
+    end
+    if master.id ~= old_id then
+        -- It has changed since.
+        return true
+    end
+    if not is_auto then
+        log.warn('Replica %s is not master for replicaset %s anymore, please update configuration', master.id, self.id)
+        return false
+    end
+    set_master(self, self.replicas[candidate_id] ~= nil and candidate_id or nil)
+    return true
+end
+
+local INFO = 'vshard.storage._call'
+
+-- Asks all others at once; the first to say that it is the master is believed.
+local function search_master(self, except)
+    local sent, last_err, _ = {}, nil, nil
+    for id, replica in pairs(self.replicas) do
+        if id ~= except then
+            local ok, err = replica:check_is_connected()
+            if ok then
+                _, sent[id], err = replica:call(INFO, {'info'}, {is_async = true, timeout = MASTER_SEARCH_TIMEOUT})
+            end
+            last_err = err or last_err
+        end
+    end
+    local master_id
+    poll(MASTER_SEARCH_TIMEOUT, function()
+        for id, answer in pairs(sent) do
+            if answer:is_ready() then
+                local res, err = answer:result()
+                sent[id], last_err = nil, err or last_err
+                if res ~= nil and type(res[1]) == 'table' and res[1].is_master then
+                    master_id = id
+                    return true
+                end
+            end
+        end
+        return next(sent) == nil
+    end)
+    for _, answer in pairs(sent) do
+        answer:discard()
+    end
+    return master_id, last_err
+end
+
+-- Whether there is a master now, whether that was known before, and what went wrong last. Where a master is configured there is
+-- nothing to do.
+function waiting.locate_master(self)
+    if not self.is_master_auto then
+        return true, true
+    end
+    local master = self.master
+    if master ~= nil and master:is_connected() then
+        local ok, info = master:call(INFO, {'info'}, {timeout = MASTER_SEARCH_TIMEOUT})
+        if ok and type(info) == 'table' and info.is_master then
+            return true, true
+        end
+        if self.master ~= master then
+            if self.master ~= nil then
+                -- Found meanwhile, and not by us.
+                return true, true
+            end
+        elseif ok then
+            set_master(self, nil)
+        end
+        -- Who does not answer may still be the master, as long as there is no other.
+    end
+    local master_id, err = search_master(self, master ~= nil and master.id or nil)
+    if master_id == nil then
+        return false, false, err
+    end
+    set_master(self, master_id)
+    return true, false, err
+end
+
+for name, func in pairs(waiting) do
+    methods[name] = function(self, ...)
+        check_self(self, name)
+        if place_of(self) == nil then
+            return nil, outdated()
+        end
+        return func(self, ...)
+    end
+end
+
+local function build_one(router_id, map, entry, origin, cfg)
     local replicaset = setmetatable({
         id = entry.id, uuid = entry.uuid, name = entry.name, weight = entry.weight, lock = origin.lock,
-        is_master_auto = entry.master_auto, is_outdated = false, replicas = {}, priority_list = {},
-        _router_id = router_id, _places = places,
+        is_master_auto = entry.master_auto, is_outdated = false, failover_interval = cfg.failover_interval,
+        replicas = {}, priority_list = {}, _router_id = router_id, _places = map,
     }, replicaset_mt)
     for i, instance in ipairs(entry.replicas) do
-        local replica = setmetatable({
-            id = instance.id, uuid = instance.uuid, name = instance.name, weight = instance.zone_weight,
-            uri = origin.replicas[instance.id].uri, zone = origin.replicas[instance.id].zone,
-            _replicaset = replicaset,
-        }, replica_mt)
+        local replica = lreplica.build(replicaset, instance, origin.replicas[instance.id], cfg)
         replicaset.replicas[instance.id], replicaset.priority_list[i] = replica, replica
         if instance.is_master then
             replicaset.master = replica
         end
     end
+    for i, replica in ipairs(replicaset.priority_list) do
+        replica.next_by_priority = replicaset.priority_list[i + 1]
+    end
     return replicaset
 end
 
--- Objects for a checked configuration and its neutral form: a list in the order of native indexes and a map by id.
-local function build(router_id, places, cfg, neutral)
-    local list, map = {}, {}
-    fill_places(places, neutral)
+-- Objects for a checked configuration and its neutral form: a list in the order of native indexes and a map by id. What the
+-- `old` ones have open goes on with the new.
+local function build(router_id, map, cfg, neutral, old)
+    local list, by_id = {}, {}
+    places.fill(map, neutral)
     for index, entry in ipairs(neutral.replicasets) do
-        local replicaset = build_one(router_id, places, entry, cfg.sharding[entry.id])
-        list[index], map[entry.id] = replicaset, replicaset
+        local replicaset = build_one(router_id, map, entry, cfg.sharding[entry.id], cfg)
+        local before = old[entry.id]
+        for id, replica in pairs(before ~= nil and before.replicas or {}) do
+            if replicaset.replicas[id] ~= nil then
+                lreplica.inherit(replicaset.replicas[id], replica)
+            end
+        end
+        list[index], by_id[entry.id] = replicaset, replicaset
     end
-    return list, map
+    return list, by_id
 end
 
 local function mark_outdated(replicasets)
     for _, replicaset in pairs(replicasets) do
         replicaset.is_outdated = true
+        for _, replica in pairs(replicaset.replicas) do
+            lreplica.close(replica)
+        end
     end
 end
 
@@ -265,7 +468,7 @@ local function adopt(replicasets)
     for _, replicaset in pairs(replicasets) do
         setmetatable(replicaset, replicaset_mt)
         for _, replica in pairs(replicaset.replicas) do
-            setmetatable(replica, replica_mt)
+            lreplica.adopt(replica)
         end
     end
 end

@@ -61,10 +61,23 @@ pub fn master(router: &Router, rs: usize) -> Option<usize> {
     replicaset.instances.iter().position(|instance| *instance == master).map(|position| position + 1)
 }
 
+/// As [`master`], the other way round; None: nobody is known to be.
+pub fn set_master(router: &Router, rs: usize, i: Option<usize>) {
+    let topology = router.topology();
+    let Some(replicaset) = at(&topology, rs) else { return };
+    let master = i.and_then(|i| replicaset.instances.get(i.checked_sub(1)?));
+    router.set_master(replicaset.idx, master.copied());
+}
+
 pub fn is_connected(router: &Router, rs: usize, i: usize) -> bool {
     let topology = router.topology();
-    let instance = || topology.instance(*at(&topology, rs)?.instances.get(i.checked_sub(1)?)?);
-    instance().is_some_and(|instance| instance.state.is_connected())
+    instance_at(&topology, rs, i).is_some_and(|instance| instance.state.is_connected())
+}
+
+/// Why there was no connection the last time that there was none; empty if there always was.
+pub fn last_error(router: &Router, rs: usize, i: usize) -> String {
+    let topology = router.topology();
+    instance_at(&topology, rs, i).map(|instance| instance.state.last_error()).unwrap_or_default()
 }
 
 /// How many buckets are known to be there.
@@ -76,6 +89,10 @@ pub fn known_buckets(router: &Router, rs: usize) -> usize {
 
 fn at(topology: &Topology, rs: usize) -> Option<&Replicaset> {
     topology.replicaset(*topology.order.get(rs.checked_sub(1)?)?)
+}
+
+fn instance_at(topology: &Topology, rs: usize, i: usize) -> Option<&Instance> {
+    topology.instance(*at(topology, rs)?.instances.get(i.checked_sub(1)?)?)
 }
 
 /// Known buckets of each live replicaset, in order.

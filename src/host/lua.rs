@@ -84,6 +84,13 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
         info::table(lua, &*runtime::router(id)?).map_err(|error| error.to_string())
     })?;
     natives.add("master", |_, (id, rs): (u32, usize)| Ok(info::master(&*runtime::router(id)?, rs)))?;
+    natives.add("set_master", |_, (id, rs, i): (u32, usize, Option<usize>)| {
+        info::set_master(&*runtime::router(id)?, rs, i);
+        Ok(())
+    })?;
+    natives.add("last_error", |_, (id, rs, i): (u32, usize, usize)| {
+        Ok(info::last_error(&*runtime::router(id)?, rs, i))
+    })?;
     natives.add("is_connected", |_, (id, rs, i): (u32, usize, usize)| {
         Ok(info::is_connected(&*runtime::router(id)?, rs, i))
     })?;
