@@ -1,16 +1,18 @@
 -- Routers: objects made by new(), and the static one behind cfg() with its functions on this very module, as vshard has
 -- them. Arguments are checked here; calls are made by the native half.
 --
--- Beside it in this directory: replicaset and replica (their objects), places (where they stand), monitor (info), bootstrap,
--- map_call, callopts (options of a call), future, codec (arguments into bytes, answers into values), cfg and uri (the
--- configuration table), hash, error, native (finds and loads rawshard.so), version. There must be no init.lua: Tarantool looks
--- for the library of the stored function `rawshard.callraw` by the name `rawshard`, and would take that file for it.
+-- Beside it in this directory: replicaset and replica (their objects), places (where they stand), attach (routers beside
+-- vshard's), monitor (info), bootstrap, map_call, callopts (options of a call), future, codec (arguments into bytes, answers
+-- into values), cfg and uri (the configuration table), hash, error, native (finds and loads rawshard.so), version. There must
+-- be no init.lua: Tarantool looks for the library of the stored function `rawshard.callraw` by the name `rawshard`, and would
+-- take that file for it.
 --
 -- A router lives longer than this module: reloading it (package.loaded cleared, required again) finds the running
 -- routers in a global and gives their objects the new methods. Whoever kept the old module goes on with its functions.
 
 local fiber = require('fiber')
 local log = require('log')
+local lattach = require('rawshard.attach')
 local lbootstrap = require('rawshard.bootstrap')
 local callopts = require('rawshard.callopts')
 local codec = require('rawshard.codec')
@@ -40,11 +42,13 @@ local CONNECT_WAIT, CONNECT_POLL = 0.5, 0.005
 local M = rawget(_G, STATE)
 if M == nil then
     -- One metatable for all times: whoever holds the module of before a reload has functions that know it.
-    M = {routers = {}, static_router = nil, module_version = 0, router_mt = {}, ref_id = 0}
+    -- `attached`: by name, what routers of vshard they follow.
+    M = {routers = {}, attached = {}, static_router = nil, module_version = 0, router_mt = {}, ref_id = 0}
     rawset(_G, STATE, M)
 else
     M.module_version = M.module_version + 1
     M.ref_id = M.ref_id or 0
+    M.attached = M.attached or {}
 end
 
 local router_mt = M.router_mt
@@ -485,16 +489,46 @@ local function attach_static()
     setmetatable(module, {__index = static})
 end
 
+local function make_static(router)
+    native.set_static(router.native_id)
+    M.static_router = router
+    attach_static()
+end
+
 function module.cfg(cfg)
     local router = M.routers[STATIC_ROUTER_NAME]
     if router ~= nil then
         configure(router, cfg)
         return
     end
-    router = new(STATIC_ROUTER_NAME, cfg)
-    native.set_static(router.native_id)
-    M.static_router = router
-    attach_static()
+    make_static(new(STATIC_ROUTER_NAME, cfg))
+end
+
+-- A router of the same name beside one of vshard's own, with its configuration from now on; the static one beside the static
+-- one. Gives its object.
+function module.attach(vshard_router, options)
+    local attached = lattach.new(vshard_router, options)
+    local name = attached.source.name
+    if getmetatable(attached.source) == router_mt then
+        error('attach: this is a router of rawshard already', 0)
+    end
+    local router, before = M.routers[name], M.attached[name]
+    if router ~= nil and (before == nil or before.source ~= attached.source) then
+        error(lerror.vshard(lerror.code.ROUTER_ALREADY_EXISTS, name), 0)
+    end
+    if router ~= nil then
+        configure(router, lattach.cfg_of(attached))
+        attached.fiber = before.fiber
+    else
+        router = new(name, lattach.cfg_of(attached))
+        if name == STATIC_ROUTER_NAME then
+            make_static(router)
+        end
+    end
+    set_enabled(router, attached.is_enabled)
+    M.attached[name] = attached
+    lattach.follow(attached, router)
+    return router
 end
 
 function module.module_version()
@@ -510,6 +544,9 @@ for _, router in pairs(M.routers) do
 end
 if M.static_router ~= nil then
     attach_static()
+end
+for name, attached in pairs(M.attached) do
+    lattach.follow(attached, M.routers[name])
 end
 
 return module

@@ -158,14 +158,14 @@ local function start_router(c)
     end)
 end
 
--- A snippet that is run on the router: in a process of its own, behind the router's own lines.
-local function on_router(c, name)
+-- A snippet that is run on the router: in a process of its own, behind the router's own lines or others.
+local function on_router(c, name, before_it)
     install(c)
     local before = router_port
     router_port = cluster.free_port()
     local dir = in_app(name .. '.dir')
     fio.mktree(dir)
-    local text = localized(blocks['router.lua'].text, c) .. blocks[name].text .. 'os.exit(0)\n'
+    local text = localized(before_it or blocks['router.lua'].text, c) .. blocks[name].text .. 'os.exit(0)\n'
     local status, output = run({env.tarantool, script(name, ("require('fio').chdir('%s') "):format(dir) .. text)},
                                {log = in_app(name .. '.out'), err = in_app(name .. '.err')})
     router_port = before
@@ -181,7 +181,7 @@ local function says(t, block, status, output, more)
 end
 
 s:scenario('every block has its test', {fe = false}, function(t)
-    local known = {'router.lua', 'client.lua', 'client.py', 'unwrap.lua', 'use.lua', 'raw.lua', 'text'}
+    local known = {'router.lua', 'client.lua', 'client.py', 'unwrap.lua', 'use.lua', 'raw.lua', 'attach.lua', 'text'}
     for name in pairs(blocks) do
         local is_known = false
         for _, other in ipairs(known) do
@@ -298,6 +298,14 @@ end)
 
 s:scenario('raw.lua', {fe = false, min_host = '2.10'}, function(t, _, c)
     says(t, blocks['raw.lua'], on_router(c, 'raw.lua'))
+end)
+
+s:scenario('attach.lua', {
+    fe = false, missing = env.vshard == nil and 'vshard is not found' or nil,
+}, function(t, _, c)
+    local cfg = blocks['router.lua'].text:match('router%.cfg%((%b{})%)'):gsub('io_threads = 1,', '')
+    local path = ("package.path = '%s/?.lua;%s/?/init.lua;' .. package.path\n"):format(env.vshard, env.vshard)
+    says(t, blocks['attach.lua'], on_router(c, 'attach.lua', path .. 'local cfg = ' .. cfg .. '\n'))
 end)
 
 local function rock(t, c, start, command_of)

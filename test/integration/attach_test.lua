@@ -1,0 +1,112 @@
+-- attach(): a router beside vshard's own, with its configuration.
+
+package.path = './?.lua;' .. package.path
+local suite = require('test.helper.suite')
+
+local s = suite.new('attach', {router_cfg = false})
+
+local RS2 = 'aaaaaaaa-0000-4000-8000-000000000002'
+
+local PRELUDE = [[
+    local fiber = require('fiber')
+    local rawshard = require('rawshard.router')
+    local function wait(f)
+        local deadline = fiber.clock() + 10
+        while not f() and fiber.clock() < deadline do
+            fiber.sleep(0.01)
+        end
+        return f()
+    end
+    local function raised(f, ...)
+        local ok, err = pcall(f, ...)
+        return ok and 'nothing raised' or type(err) == 'table' and err.name or tostring(err)
+    end
+]]
+
+local function scenario(name, f)
+    local missing = suite.env.vshard == nil and 'vshard is not found' or nil
+    s:scenario(name, {fe = false, router = 'rawshard', missing = missing}, function(t, _, c)
+        f(t, c, function(code, ...)
+            return c.router:eval(PRELUDE .. code, {...})
+        end)
+    end)
+end
+
+scenario('what is no configured router', function(t, _, on_router)
+    for _, code in ipairs({"require('vshard').router", 'nil', '5', '{}'}) do
+        t:has(on_router('return raised(rawshard.attach, ' .. code .. ')'), 'Usage: attach', code)
+    end
+    t:is(on_router('return rawshard.callrw == nil'), true, 'nothing is there')
+end)
+
+scenario('the static router', function(t, c, on_router)
+    local cfg = {bucket_count = 30, sharding = c:sharding(), read_only = false}
+    on_router([[
+        vshard = require('vshard')
+        vshard.router.cfg(...)
+        local given = rawshard.attach(vshard.router, {max_in_flight = 1000})
+        assert(given == rawshard.static)
+    ]], cfg)
+    t:is(on_router("return rawshard.callrw(30, 'whoami', {}, {timeout = 5})"), 's2a', 'its functions')
+    t:is(on_router("return box.func['rawshard.callraw']:call({1, 'write', 'whoami', {}, {timeout = 5}})"), 's1a',
+         'the stored function')
+    t:is(on_router("return vshard.router.callrw(1, 'whoami', {}, {timeout = 5})"), 's1a', "vshard's own")
+    t:is(on_router('return rawshard.static.current_cfg.max_in_flight'), 1000, 'options')
+    t:has(on_router('return raised(rawshard.attach, vshard.router, {zone = 1})'), 'zone', 'options that are none')
+    t:has(on_router('return raised(rawshard.attach, rawshard)'), 'already', 'a router of rawshard')
+    t:is(on_router('return rawshard.attach(vshard.router) == rawshard.static'), true, 'attached again')
+    t:is(on_router('return rawshard.static.current_cfg.max_in_flight == nil'), true, '… with other options')
+end)
+
+scenario('its later configurations', function(t, c, on_router)
+    local less = {bucket_count = 30, sharding = c:sharding()}
+    less.sharding[RS2] = nil
+    on_router('vshard.router.cfg(...)', less)
+    local goes = 'local id = ... return wait(function() return rawshard.routeall()[id] == nil end)'
+    local comes = 'local id = ... return wait(function() return rawshard.routeall()[id] ~= nil end)'
+    t:is(on_router(goes, RS2), true, 'a replicaset goes')
+    on_router('vshard.router.static:cfg(...)', {bucket_count = 30, sharding = c:sharding()})
+    t:is(on_router(comes, RS2), true, '… and comes')
+    on_router([[
+        for name in pairs(package.loaded) do
+            if name:find('^vshard') then
+                package.loaded[name] = nil
+            end
+        end
+        vshard = require('vshard')
+    ]])
+    on_router('vshard.router.cfg(...)', less)
+    t:is(on_router(goes, RS2), true, 'after a reload of vshard')
+    on_router([[
+        for name in pairs(package.loaded) do
+            if name:find('^rawshard') then
+                package.loaded[name] = nil
+            end
+        end
+        rawshard = require('rawshard.router')
+    ]])
+    on_router('vshard.router.cfg(...)', {bucket_count = 30, sharding = c:sharding()})
+    t:is(on_router(comes, RS2), true, 'after a reload of rawshard')
+    t:is(on_router("return rawshard.callrw(30, 'whoami', {}, {timeout = 5})"), 's2a', 'calls')
+end)
+
+scenario('disabled and enabled with it', function(t, _, on_router)
+    on_router('vshard.router.disable()')
+    t:is(on_router('return wait(function() return not rawshard.info().is_enabled end)'), true, 'disabled')
+    t:is(on_router("return raised(rawshard.callrw, 1, 'whoami')"), 'ROUTER_IS_DISABLED', '… as calls see')
+    on_router('vshard.router.enable()')
+    t:is(on_router('return wait(function() return rawshard.info().is_enabled end)'), true, 'enabled')
+end)
+
+scenario('a router by name', function(t, c, on_router)
+    t:is(on_router([[
+        local other = rawshard.attach(assert(vshard.router.new('other', ...)))
+        return {other.name, other:callrw(30, 'whoami', {}, {timeout = 5})}
+    ]], {bucket_count = 30, sharding = c:sharding()}), {'other', 's2a'}, 'it calls')
+    t:is(on_router([[
+        assert(rawshard.new('taken', ...))
+        return raised(rawshard.attach, (vshard.router.new('taken', ...)))
+    ]], {bucket_count = 30, sharding = c:sharding()}), 'ROUTER_ALREADY_EXISTS', 'the name is taken')
+end)
+
+s:run()
