@@ -96,15 +96,17 @@ local function add_replicaset(report, replicaset, state, known)
     }
 end
 
-local function add_unknown(report, unknown)
-    local code = lerror.code
-    report.bucket.unknown = unknown
-    if unknown > 0 then
-        add_alert(report, YELLOW, code.UNKNOWN_BUCKETS, unknown)
-    elseif unknown < 0 then
+-- `beyond`: the highest bucket that a storage has, where the router's configuration knows fewer.
+local function add_unknown(report, router, known, beyond)
+    local code, total = lerror.code, router.total_bucket_count
+    report.bucket.unknown = total - known
+    if known < total then
+        add_alert(report, YELLOW, code.UNKNOWN_BUCKETS, total - known)
+    end
+    if beyond ~= nil then
         report.bucket.unknown = '???'
         add_alert(report, RED, code.INVALID_CFG, ("probably router's cfg.bucket_count is different from storages' " ..
-            'one, difference is %d'):format(-unknown))
+            'one, difference is %d'):format(beyond - total))
     end
 end
 
@@ -124,7 +126,7 @@ local function info(router, opts)
     for i, replicaset in ipairs(router.replicaset_list) do
         add_replicaset(report, replicaset, state.replicasets[i], state.buckets[i] or 0)
     end
-    add_unknown(report, router.total_bucket_count - state.known)
+    add_unknown(report, router, state.known, state.bucket_beyond)
     if opts and opts.with_services then
         report.services = {discovery = state.discovery}
     end

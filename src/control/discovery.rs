@@ -25,6 +25,15 @@ struct Cursor {
     due: Time,
     asked: bool,
     failing: bool,
+    /// The highest bucket beyond the configured count that this round has met, and the one before; 0: none.
+    beyond: u32,
+    beyond_before: u32,
+}
+
+impl Cursor {
+    fn new(due: Time) -> Cursor {
+        Cursor { from: 1, due, asked: false, failing: false, beyond: 0, beyond_before: 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -69,7 +78,7 @@ impl Discovery {
         let mut old = std::mem::take(&mut self.cursors);
         for (i, idx) in replicasets.enumerate() {
             let due = now.after(STEP * i as u32);
-            let cursor = old.remove(&idx).unwrap_or(Cursor { from: 1, due, asked: false, failing: false });
+            let cursor = old.remove(&idx).unwrap_or(Cursor::new(due));
             self.cursors.insert(idx, cursor);
         }
     }
@@ -96,12 +105,28 @@ impl Discovery {
         // A peer that names a page again and again gets no more than the pace of rounds.
         let advanced = next_from.filter(|next| *next > cursor.from);
         cursor.from = advanced.unwrap_or(1);
+        if advanced.is_none() {
+            cursor.beyond_before = std::mem::take(&mut cursor.beyond);
+        }
         let pause = match (unknown, advanced) {
             (0, _) => IDLE,
             (_, Some(_)) => STEP,
             (_, None) => WORK,
         };
         cursor.due = now.after(pause);
+    }
+
+    /// A page names this bucket, which by the configuration does not exist.
+    pub fn handle_beyond(&mut self, idx: ReplicasetIdx, bucket: u32) {
+        if let Some(cursor) = self.cursors.get_mut(&idx) {
+            cursor.beyond = cursor.beyond.max(bucket);
+        }
+    }
+
+    /// The highest of such buckets; None: there are none.
+    pub fn beyond(&self) -> Option<u32> {
+        let highest = |cursor: &Cursor| cursor.beyond.max(cursor.beyond_before);
+        self.cursors.values().map(highest).max().filter(|bucket| *bucket > 0)
     }
 
     /// No page came. True the first time in a row: worth a line in the log.
@@ -139,6 +164,21 @@ mod tests {
         let mut discovery = Discovery::new(mode);
         discovery.set_replicasets([RS].into_iter(), at(0));
         discovery
+    }
+
+    #[test]
+    fn buckets_beyond_the_count_are_told_of_until_a_round_without_them() {
+        let mut discovery = started(DiscoveryMode::On);
+        let mut page = |beyond: &[u32], next| {
+            beyond.iter().for_each(|bucket| discovery.handle_beyond(RS, *bucket));
+            discovery.handle_page(RS, next, 0, at(0));
+            discovery.beyond()
+        };
+        assert_eq!(page(&[], None), None);
+        assert_eq!(page(&[35, 40, 31], Some(1001)), Some(40));
+        assert_eq!(page(&[], None), Some(40), "the round has met it");
+        assert_eq!(page(&[], Some(1001)), Some(40), "the next has not come to its end");
+        assert_eq!(page(&[], None), None);
     }
 
     #[test]

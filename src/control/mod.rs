@@ -50,6 +50,8 @@ pub enum Command {
 pub struct Status {
     pub discovery_mode: DiscoveryMode,
     pub discovery_error: Option<String>,
+    /// The highest bucket that a storage has beyond the configured count, if one has any.
+    pub bucket_beyond: Option<u32>,
 }
 
 pub struct Control {
@@ -85,6 +87,7 @@ impl Control {
         Status {
             discovery_mode: self.discovery.mode(),
             discovery_error: self.discovery.last_error().map(String::from),
+            bucket_beyond: self.discovery.beyond(),
         }
     }
 
@@ -212,8 +215,11 @@ impl Control {
         match page {
             Ok(page) => {
                 let count = self.buckets.count();
-                for bucket in page.buckets.iter().filter_map(|id| BucketId::new(u64::from(*id), count)) {
-                    self.buckets.set(bucket, replicaset);
+                for id in &page.buckets {
+                    match BucketId::new(u64::from(*id), count) {
+                        Some(bucket) => self.buckets.set(bucket, replicaset),
+                        None => self.discovery.handle_beyond(replicaset, *id),
+                    }
                 }
                 let unknown = count - self.buckets.known();
                 self.discovery.handle_page(replicaset, page.next_from, unknown, now);

@@ -43,7 +43,8 @@ pub fn table(lua: &Lua, router: &Router) -> Result<Table> {
     info.set("waiters", occupancy(lua, (capacity.into(), used.into(), peak.into()))?)?;
 
     let discovery = lua.create_table()?;
-    let Status { discovery_mode, discovery_error } = router.control_status();
+    let Status { discovery_mode, discovery_error, bucket_beyond } = router.control_status();
+    info.set("bucket_beyond", bucket_beyond)?;
     discovery.set("mode", discovery_mode_name(discovery_mode))?;
     discovery.set("status", if discovery_error.is_none() { "ok" } else { "error" })?;
     discovery.set("error", discovery_error)?;

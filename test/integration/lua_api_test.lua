@@ -225,6 +225,24 @@ scenario('routers by name', function(t, c)
     t:has(on_router(c, 'return raised(router.internal.routers.other.callrw, 1, "echo")'), 'Use router:', 'dot for colon')
 end)
 
+scenario('fewer buckets configured than there are', function(t, c)
+    t:is(on_router(c, [[
+        local cfg = table.deepcopy(router.static.current_cfg)
+        cfg.bucket_count = 12
+        local fewer = assert(router.new('fewer', cfg))
+        wait(function()
+            fewer:discovery_wakeup()
+            local info = fewer:info()
+            return #info.alerts == 1 and info.bucket.unknown == '???' and info.alerts[1][2]:endswith('is 18')
+        end)
+        local info = fewer:info()
+        return {info.alerts, info.bucket.unknown, info.status}
+    ]]), {{{
+        'INVALID_CFG',
+        "Invalid configuration: probably router's cfg.bucket_count is different from storages' one, difference is 18",
+    }}, '???', 3}, 'an alert')
+end)
+
 scenario('hot reload', function(t, c)
     local before = on_router(c, 'return router.info().engines[1].calls')
     on_router(c, [[
