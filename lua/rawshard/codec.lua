@@ -153,6 +153,11 @@ local function first_or_error(n)
     return decoded(decode_first_or_error, n)
 end
 
+-- What was pushed.
+local function first_value()
+    return decoded(decode_one, 1)
+end
+
 -- Up to three values, as vshard's replicasets give them.
 local function up_to_three(n)
     if n == 0 then
@@ -174,6 +179,29 @@ local function raw_array()
     return finish(size, pcall(object_from_raw, data, size))
 end
 
+-- The only value as an object.
+local function raw_value()
+    local size = result.data_end - result.data
+    return finish(size, pcall(object_from_raw, result.data, size))
+end
+
+-- Key IPROTO_DATA in a map of one.
+local BODY_HEAD = '\x81\x30'
+
+-- The answer's body as net.box puts it into a buffer: a map with the array of all values, or without header the array
+-- alone. Gives the number of bytes.
+local function into_buffer(buf, skip_header)
+    local head = skip_header and 0 or #BODY_HEAD
+    local size = result.data_end - result.array
+    local at = buf:alloc(head + size)
+    ffi.copy(at, BODY_HEAD, head)
+    ffi.copy(at + head, result.array, size)
+    if size > BIG then
+        release()
+    end
+    return head + size
+end
+
 local function check_raw_supported()
     if object_from_raw == nil then
         error('return_raw needs msgpack.object, which Tarantool has since 2.10', 0)
@@ -187,5 +215,8 @@ return {
     up_to_three = up_to_three,
     all_values = all_values,
     raw_array = raw_array,
+    raw_value = raw_value,
+    first_value = first_value,
+    into_buffer = into_buffer,
     check_raw_supported = check_raw_supported,
 }

@@ -17,7 +17,7 @@ local places = require('rawshard.places')
 
 local encode_args, failure = codec.encode_args, codec.failure
 local read_opts = callopts.read
-local up_to_three, raw_array = codec.up_to_three, codec.raw_array
+local up_to_three, raw_array, into_buffer = codec.up_to_three, codec.raw_array, codec.into_buffer
 local call_instance, future_instance = native.call_instance, native.future_instance
 local ALL, ALL_RAW = future.ALL, future.ALL_RAW
 local clock = fiber.clock
@@ -149,26 +149,34 @@ function methods.call(self, func, args, opts)
     if type(func) ~= 'string' or type(opts) ~= 'table' or type(opts.timeout) ~= 'number' then
         error(USAGE, 0)
     end
-    local timeout, _, is_raw, is_async = read_opts(opts, nil, USAGE)
+    local timeout, _, is_raw, is_async, special = read_opts(opts, nil, USAGE)
     local data, len, extra = encode_args(args, USAGE)
     if len == nil then
         return false, nil, extra
     end
     local router_id = self._replicaset._router_id
-    if is_async then
-        local res = future_instance(router_id, place.index, position, func, data, len, timeout,
-                                    is_raw and ALL_RAW or ALL)
-        if extra ~= nil then
-            extra:recycle()
+    local n
+    if is_async or special ~= nil then
+        local sent = future_instance(router_id, place.index, position, func, data, len, timeout,
+                                     is_raw and ALL_RAW or ALL)
+        if is_async then
+            if extra ~= nil then
+                extra:recycle()
+            end
+            return true, special ~= nil and future.into_buffer(sent, special) or sent
         end
-        return true, res
+        n = future.wait_for(sent, special)
+    else
+        n = call_instance(router_id, place.index, position, func, data, len, timeout)
     end
-    local n = call_instance(router_id, place.index, position, func, data, len, timeout)
     if extra ~= nil then
         extra:recycle()
     end
     if n < 0 then
         return false, nil, failure()
+    end
+    if special ~= nil and special.buffer ~= nil then
+        return true, into_buffer(special.buffer, special.skip_header)
     end
     if is_raw then
         return true, raw_array()

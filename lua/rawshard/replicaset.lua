@@ -16,7 +16,7 @@ local places = require('rawshard.places')
 
 local encode_args, failure = codec.encode_args, codec.failure
 local read_opts = callopts.read
-local up_to_three, raw_array = codec.up_to_three, codec.raw_array
+local up_to_three, raw_array, into_buffer = codec.up_to_three, codec.raw_array, codec.into_buffer
 local call_replicaset, future_replicaset = native.call_replicaset, native.future_replicaset
 local ALL, ALL_RAW = future.ALL, future.ALL_RAW
 local clock = fiber.clock
@@ -52,28 +52,36 @@ local function call(self, flags, default_timeout, func, args, opts)
     if type(func) ~= 'string' then
         error(USAGE, 0)
     end
-    local timeout, request_timeout, is_raw, is_async = default_timeout, nil, false, false
+    local timeout, request_timeout, is_raw, is_async, special = default_timeout, nil, false, false, nil
     if opts then
-        timeout, request_timeout, is_raw, is_async = read_opts(opts, default_timeout, USAGE)
+        timeout, request_timeout, is_raw, is_async, special = read_opts(opts, default_timeout, USAGE)
     end
     local data, len, extra = encode_args(args, USAGE)
     if len == nil then
         return nil, extra
     end
-    if is_async then
-        local res = future_replicaset(self._router_id, place.index, flags, func, data, len, timeout, request_timeout,
-                                      is_raw and ALL_RAW or ALL)
-        if extra ~= nil then
-            extra:recycle()
+    local n
+    if is_async or special ~= nil then
+        local sent = future_replicaset(self._router_id, place.index, flags, func, data, len, timeout, request_timeout,
+                                       is_raw and ALL_RAW or ALL)
+        if is_async then
+            if extra ~= nil then
+                extra:recycle()
+            end
+            return special ~= nil and future.into_buffer(sent, special) or sent
         end
-        return res
+        n = future.wait_for(sent, special)
+    else
+        n = call_replicaset(self._router_id, place.index, flags, func, data, len, timeout, request_timeout)
     end
-    local n = call_replicaset(self._router_id, place.index, flags, func, data, len, timeout, request_timeout)
     if extra ~= nil then
         extra:recycle()
     end
     if n < 0 then
         return nil, failure()
+    end
+    if special ~= nil and special.buffer ~= nil then
+        return into_buffer(special.buffer, special.skip_header)
     end
     if is_raw then
         return raw_array()

@@ -30,7 +30,7 @@ local call_bucket, future_bucket, native_callraw = native.call_bucket, native.fu
 local encode_args, failure = codec.encode_args, codec.failure
 local first_or_error, raw_array = codec.first_or_error, codec.raw_array
 local read_opts = callopts.read
-local FIRST, FIRST_RAW = future.FIRST, future.FIRST_RAW
+local FIRST, FIRST_RAW, ALL, ALL_RAW = future.FIRST, future.FIRST_RAW, future.ALL, future.ALL_RAW
 
 local STATE = '__module_rawshard_router'
 local STATIC_ROUTER_NAME = '_static_router'
@@ -82,9 +82,9 @@ local function do_call(self, bucket_id, flags, func, args, opts)
     if id == nil then
         refuse_closed(self)
     end
-    local timeout, request_timeout, is_raw, is_async = CALL_TIMEOUT, nil, false, false
+    local timeout, request_timeout, is_raw, is_async, special = CALL_TIMEOUT, nil, false, false, nil
     if opts then
-        timeout, request_timeout, is_raw, is_async = read_opts(opts, CALL_TIMEOUT, CALL_USAGE)
+        timeout, request_timeout, is_raw, is_async, special = read_opts(opts, CALL_TIMEOUT, CALL_USAGE)
         if flags == 0 then
             -- A write is one attempt on one instance.
             request_timeout = nil
@@ -100,6 +100,9 @@ local function do_call(self, bucket_id, flags, func, args, opts)
     if type(func) ~= 'string' then
         error(CALL_USAGE, 0)
     end
+    if special ~= nil and special.buffer ~= nil then
+        error('option "buffer" is for calls of replicasets and replicas: here the answer is looked at', 0)
+    end
     local data, len, extra = encode_args(args, CALL_USAGE)
     if len == nil then
         return nil, extra
@@ -112,7 +115,13 @@ local function do_call(self, bucket_id, flags, func, args, opts)
         end
         return res
     end
-    local n = call_bucket(id, bucket_id, flags, func, data, len, timeout, request_timeout)
+    local n
+    if special ~= nil then
+        local sent = future_bucket(id, bucket_id, flags, func, data, len, timeout, request_timeout, is_raw and ALL_RAW or ALL)
+        n = future.wait_for(sent, special)
+    else
+        n = call_bucket(id, bucket_id, flags, func, data, len, timeout, request_timeout)
+    end
     if extra ~= nil then
         extra:recycle()
     end

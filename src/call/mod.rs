@@ -31,6 +31,7 @@ pub struct Call {
     pub deadline: Time,
     pub answer_by: Time,
     pub attempt_timeout: Option<Duration>,
+    pub pushes: bool,
     pub payload: Payload,
     pub stage: Stage,
     /// What the timer is set to: the deadline, or something before it.
@@ -71,10 +72,11 @@ impl Call {
             Target::Bucket(bucket) => Head::StorageCall { bucket, mode: request.access.mode.name() },
             _ => Head::Empty,
         };
-        let Request { token, client, target, access, deadline, answer_by, attempt_timeout, body } = request;
+        let Request { token, client, target, access, deadline, answer_by, attempt_timeout, pushes, body } =
+            request;
         let payload = Payload::new(head, body.0);
         let call = Call::begin(token, client, target, access, deadline, attempt_timeout, payload);
-        Call { answer_by, ..call }
+        Call { answer_by, pushes, ..call }
     }
 
     /// A call that came as the arguments of `callraw`.
@@ -101,6 +103,7 @@ impl Call {
             deadline,
             answer_by: deadline,
             attempt_timeout,
+            pushes: false,
             payload,
             stage: Stage::Ready,
             timer: deadline,

@@ -35,7 +35,8 @@ pub enum Target {
     Route(BucketId),
 }
 
-/// One call to carry out. Every accepted request gets exactly one [`Reply`], by `answer_by` at the latest.
+/// One call to carry out. Every accepted request gets exactly one [`Reply`], by `answer_by` at the latest; before it any number
+/// of [`Outcome::Push`], if it asked for them.
 #[derive(Debug)]
 pub struct Request {
     pub token: Token,
@@ -48,6 +49,8 @@ pub struct Request {
     pub answer_by: Time,
     /// Bound of one attempt of a read (vshard's `request_timeout`); None: the whole time.
     pub attempt_timeout: Option<Duration>,
+    /// What the function pushes (`box.session.push`) is handed on, in replies before the last.
+    pub pushes: bool,
     pub body: Body,
 }
 
@@ -105,6 +108,8 @@ pub enum Outcome {
     Values,
     /// One value, the error as vshard would give it: a map.
     Failed,
+    /// What the function has pushed, one value as a rule. The call goes on.
+    Push,
     /// One value, a string: what is wrong with the arguments of `callraw`. To be raised; nothing was sent.
     Malformed,
 }

@@ -75,6 +75,8 @@ pub enum Event<T> {
     /// The last answer of a peer that is leaving has come: the connection is to be closed.
     Left,
     Answer(Answer<T>),
+    /// Something before the answer: its owner stays.
+    Push(Answer<T>),
     /// An answer to nobody: its owner has left.
     Late,
     /// The peer broke the protocol or refused us; the connection must be closed with this reason.
@@ -118,7 +120,7 @@ pub struct Conn<T> {
     last_error: String,
 }
 
-impl<T> Conn<T> {
+impl<T: Copy> Conn<T> {
     pub fn new(endpoint: Endpoint, pings: Pings, now: Time) -> Conn<T> {
         Conn {
             endpoint,
@@ -467,7 +469,13 @@ impl<T> Conn<T> {
                 }
                 // The answer to WATCH is an event; anything else says that there will be none.
                 SYNC_WATCH => continue,
-                _ if header.kind == TYPE_CHUNK => continue,
+                sync if header.kind == TYPE_CHUNK => match self.pending.get(Key::unpack(sync.0)) {
+                    Some(owner) => {
+                        let owner = *owner;
+                        return Some(Event::Push(Answer { owner, kind: header.kind, body }));
+                    }
+                    None => continue,
+                },
                 sync => {
                     if header.kind != TYPE_OK && header.kind & TYPE_ERROR == 0 {
                         return Some(Event::Fatal(format!("unexpected packet type {}", header.kind)));

@@ -200,6 +200,7 @@ impl Control {
             deadline,
             answer_by: deadline,
             attempt_timeout: None,
+            pushes: false,
             body,
         });
     }
@@ -209,7 +210,7 @@ impl Control {
         let Some(rs) = topology.replicaset(replicaset) else { return };
         // A storage may refuse by value: `nil, err`.
         let page = match reply.outcome {
-            Outcome::Failed | Outcome::Malformed => Err(describe(reply.values())),
+            Outcome::Failed | Outcome::Malformed | Outcome::Push => Err(describe(reply.values())),
             Outcome::Values => vshard::discovery_page(reply.values()).map_err(|fault| fault.to_string()),
         };
         match page {

@@ -14,6 +14,8 @@ use crate::error::{Failure, box_code, code};
 use crate::ids::{CallId, InstanceIdx};
 use crate::route::pick;
 use crate::time::Time;
+use crate::wire::iproto;
+use crate::wire::mp::{Cursor, Fault};
 use crate::wire::vshard::ErrorView;
 
 /// Reads leave an instance alone for so long after it said that it can not serve (consts.lua: REPLICA_BACKOFF_INTERVAL).
@@ -86,6 +88,24 @@ impl Core {
                 let failure = Failure::BadAnswer { instance: peer.id.clone(), what: fault.to_string() };
                 self.fail(id, &failure);
             }
+        }
+    }
+
+    /// What a function has pushed is for whoever asked for it.
+    pub(super) fn handle_push(&mut self, peer: &Peer, push: Answer<Owner>) {
+        let Owner::Call(id) = push.owner else { return };
+        let Some(call) = self.calls.get_mut(id).filter(|call| call.pushes) else { return };
+        let pushed = iproto::answer(peer.conn.received(push.body)).and_then(|answer| {
+            let mut cursor = Cursor::new(answer.data.ok_or(Fault::Expected("what was pushed"))?);
+            let count = cursor.array()?;
+            Ok((cursor.rest(), count))
+        });
+        match pushed {
+            Ok((values, count)) => {
+                let reply = Reply::copied(call.token, Outcome::Push, Vec::new(), values, count);
+                self.replies[call.client as usize].push(reply);
+            }
+            Err(_) => self.counters.protocol_errors.add(1),
         }
     }
 

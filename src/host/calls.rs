@@ -271,7 +271,7 @@ fn hold(token: Token) -> Result<i64, Failure> {
     let reply: Reply = park::wait(token)?;
     let n = match reply.outcome {
         Outcome::Values => i64::from(reply.count()),
-        Outcome::Failed | Outcome::Malformed => -1,
+        Outcome::Failed | Outcome::Malformed | Outcome::Push => -1,
     };
     RUNTIME.with(|runtime| {
         let Runtime { held, buffers, .. } = runtime;

@@ -25,6 +25,7 @@ pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
     (c"future_is_ready", is_ready),
     (c"future_result", result),
     (c"future_wait", wait),
+    (c"future_wait_push", wait_push),
     (c"future_discard", discard),
     (c"future_detach", detach),
 ];
@@ -42,6 +43,8 @@ const DISCARDED: i64 = -3;
 const STOPPED: i64 = -4;
 /// The value that is wanted follows: it needs no decoder.
 const SCALAR: i64 = -5;
+/// Something pushed is shown.
+const PUSHED: i64 = -6;
 
 /// The shape of which only the first value is wanted, decoded.
 const FIRST: u8 = 0;
@@ -145,9 +148,27 @@ unsafe extern "C-unwind" fn wait(l: *mut lua_State) -> c_int {
             let token = token(l)?;
             let timeout: Option<Duration> = Stack(l).time(2)?;
             if RUNTIME.with(|runtime| matches!(runtime.waiters.look(token), Sight::Pending)) {
-                park::wait_future(token, timeout)?;
+                park::wait_future(token, usize::MAX, timeout)?;
             }
             Ok(show(token))
+        });
+        give(l, shown)
+    }
+}
+
+/// `(future, number, timeout) -> n, shape, value`: as [`wait`], but ends with the push of this number, counted from 1, if there
+/// is one. Yields.
+unsafe extern "C-unwind" fn wait_push(l: *mut lua_State) -> c_int {
+    // SAFETY: as `wait`.
+    unsafe {
+        let shown = guard::run(|| {
+            let token = token(l)?;
+            let number = Stack(l).number(2, "number")? as usize;
+            let timeout: Option<Duration> = Stack(l).time(3)?;
+            if RUNTIME.with(|runtime| runtime.waiters.pending(token, number).is_some()) {
+                park::wait_future(token, number, timeout)?;
+            }
+            Ok(show_push(token, number).unwrap_or_else(|| show(token)))
         });
         give(l, shown)
     }
@@ -159,7 +180,11 @@ unsafe extern "C-unwind" fn discard(l: *mut lua_State) -> c_int {
     unsafe {
         let done = guard::run(|| {
             let token = token(l)?;
-            if let Some(place) = RUNTIME.with(|runtime| runtime.waiters.discard(token)) {
+            let place = RUNTIME.with(|runtime| {
+                let Runtime { waiters, held, buffers, .. } = runtime;
+                waiters.discard(token, held, buffers)
+            });
+            if let Some(place) = place {
                 park::cancel(token, place);
             }
             Ok(())
@@ -241,11 +266,21 @@ fn show(token: Token) -> Shown {
                 held.show(reply, buffers);
                 match reply.outcome {
                     Outcome::Values => (i64::from(reply.count()), shape),
-                    Outcome::Failed | Outcome::Malformed => (FAILED, shape),
+                    Outcome::Failed | Outcome::Malformed | Outcome::Push => (FAILED, shape),
                 }
             }
         };
         Shown { n, shape, scalar: None }
+    })
+}
+
+/// Has Lua see what was pushed to a future.
+fn show_push(token: Token, number: usize) -> Option<Shown> {
+    RUNTIME.with(|runtime| {
+        let Runtime { waiters, held, buffers, .. } = runtime;
+        let (reply, shape) = waiters.pushed(token, number)?;
+        held.show(reply, buffers);
+        Some(Shown { n: PUSHED, shape, scalar: None })
     })
 }
 

@@ -74,6 +74,7 @@ pub fn post(
             deadline,
             answer_by,
             attempt_timeout: call.attempt_timeout,
+            pushes: matches!(recipient, Recipient::Future(_)),
             body,
         };
         entry.outgoing[engine].push(Message::Call(request));
@@ -127,15 +128,21 @@ pub fn wait(token: Token) -> Result<Reply, Failure> {
     }
 }
 
-/// Parks the current fiber until a future has ended or `timeout` is over; None waits without end. Yields, unless it has
-/// ended already.
-pub fn wait_future(token: Token, timeout: Option<Duration>) -> Result<(), Failure> {
+/// Parks the current fiber until a future has ended, has been pushed to `pushes` times, or `timeout` is over; None waits without
+/// end. Yields, unless there is nothing to wait for.
+pub fn wait_future(token: Token, pushes: usize, timeout: Option<Duration>) -> Result<(), Failure> {
     let fiber = current()?;
     let end = timeout.map_or(Time::NEVER, |timeout| engine::sys::now().after(timeout));
     let mut sleeper = NOBODY;
     let mut waited = false;
     loop {
-        let Some(answer_by) = RUNTIME.with(|runtime| runtime.waiters.pending(token)) else { return Ok(()) };
+        let Some(answer_by) = RUNTIME.with(|runtime| runtime.waiters.pending(token, pushes)) else {
+            if waited {
+                // After a push it is still on the list.
+                RUNTIME.with(|runtime| runtime.waiters.rise(token, sleeper));
+            }
+            return Ok(());
+        };
         let now = engine::sys::now();
         // SAFETY: plain calls of the fiber API on TX; nothing is borrowed.
         unsafe {

@@ -8,7 +8,7 @@ use super::buffers::Buffers;
 use super::failure::Failure;
 use super::result::Held;
 use super::sys::{self, Fiber};
-use crate::call::request::{Reply, Token};
+use crate::call::request::{Outcome, Reply, Token};
 use crate::slab::{Key, Slab};
 use crate::time::Time;
 
@@ -45,6 +45,8 @@ pub struct Future {
     answer_by: Time,
     /// The newest of those that sleep on it.
     sleepers: Key,
+    /// What the function has pushed.
+    pushed: Vec<Reply>,
 }
 
 struct Sleeper {
@@ -86,7 +88,7 @@ const STEP: usize = 1 << 20;
 impl Future {
     /// `shape` is for whoever reads the answer. The engine answers until `answer_by`.
     pub fn new(shape: u8, answer_by: Time) -> Future {
-        Future { shape, answer_by, sleepers: NOBODY }
+        Future { shape, answer_by, sleepers: NOBODY, pushed: Vec::new() }
     }
 }
 
@@ -115,6 +117,16 @@ impl Waiters {
     pub fn deliver(&mut self, reply: Reply, buffers: &mut Buffers) {
         let Some(waiter) = self.slab.get_mut(reply.token) else { return buffers.put(reply.into_buffer()) };
         if !matches!(waiter.state, State::Waiting) {
+            return;
+        }
+        if reply.outcome == Outcome::Push {
+            if let Owner::Future(future) = &mut waiter.owner {
+                self.kept += reply.capacity();
+                self.grown += reply.capacity();
+                future.pushed.push(reply);
+                let sleepers = future.sleepers;
+                self.nudge(sleepers);
+            }
             return;
         }
         match &mut waiter.owner {
@@ -190,10 +202,22 @@ impl Waiters {
         }
     }
 
-    /// Until when a future is answered; None if it has ended.
-    pub fn pending(&self, token: Token) -> Option<Time> {
+    /// Until when a future is answered; None if it has ended, or has been pushed to `pushes` times.
+    pub fn pending(&self, token: Token, pushes: usize) -> Option<Time> {
         match self.slab.get(token)? {
-            Waiter { state: State::Waiting, owner: Owner::Future(future), .. } => Some(future.answer_by),
+            Waiter { state: State::Waiting, owner: Owner::Future(future), .. } => {
+                (future.pushed.len() < pushes).then_some(future.answer_by)
+            }
+            _ => None,
+        }
+    }
+
+    /// What was pushed to a future, counted from 1, and the shape that was asked for.
+    pub fn pushed(&self, token: Token, number: usize) -> Option<(&Reply, u8)> {
+        match self.slab.get(token)? {
+            Waiter { owner: Owner::Future(future), .. } => {
+                Some((future.pushed.get(number.checked_sub(1)?)?, future.shape))
+            }
             _ => None,
         }
     }
@@ -232,21 +256,27 @@ impl Waiters {
 
     /// Nobody wants the answer of a future that has none yet: its slot is free, those that sleep on it are woken. Where its
     /// call is. One that has its answer keeps it.
-    pub fn discard(&mut self, token: Token) -> Option<Place> {
+    pub fn discard(&mut self, token: Token, held: &mut Held, buffers: &mut Buffers) -> Option<Place> {
         match self.slab.get(token)?.state {
             State::Waiting => {}
             State::Answered(_) | State::Abandoned => return None,
         }
         let waiter = self.slab.remove(token)?;
-        if let Owner::Future(future) = &waiter.owner {
+        let place = waiter.place();
+        if let Owner::Future(future) = waiter.owner {
             self.rouse(future.sleepers);
+            self.drop_pushed(future, held, buffers);
         }
-        Some(waiter.place())
+        Some(place)
     }
 
     /// The future is gone: the collector has found it. Where its call is, if that is under way.
     pub fn free(&mut self, token: Token, held: &mut Held, buffers: &mut Buffers) -> Option<Place> {
         let waiter = self.slab.remove(token)?;
+        let place = waiter.place();
+        if let Owner::Future(future) = waiter.owner {
+            self.drop_pushed(future, held, buffers);
+        }
         match waiter.state {
             State::Answered(reply) => {
                 self.kept -= reply.capacity();
@@ -254,8 +284,16 @@ impl Waiters {
                 None
             }
             // Who sleeps on a future has it on his stack.
-            State::Waiting => Some(waiter.place()),
+            State::Waiting => Some(place),
             State::Abandoned => None,
+        }
+    }
+
+    /// Lua may be reading one of these.
+    fn drop_pushed(&mut self, future: Future, held: &mut Held, buffers: &mut Buffers) {
+        for reply in future.pushed {
+            self.kept -= reply.capacity();
+            held.inherit(reply, buffers);
         }
     }
 
@@ -265,6 +303,7 @@ impl Waiters {
             Some(Waiter { state: State::Waiting, owner: owner @ Owner::Future(_), .. }) => {
                 if let Owner::Future(future) = std::mem::replace(owner, Owner::Nobody) {
                     self.rouse(future.sleepers);
+                    self.drop_pushed(future, held, buffers);
                 }
             }
             _ => {
@@ -279,6 +318,14 @@ impl Waiters {
             return None;
         }
         Some(std::mem::take(&mut self.grown))
+    }
+
+    /// Wakes a list of sleepers, who stay in it.
+    fn nudge(&self, mut key: Key) {
+        while let Some(Sleeper { fiber, next }) = self.sleepers.get(key) {
+            wake(*fiber);
+            key = *next;
+        }
     }
 
     /// Wakes a list of sleepers and dissolves it.

@@ -81,11 +81,4 @@ s:scenario('a disabled router: the stored function raises a text', {
     t:values(fe, fe:call(c, {1, 'read', 'echo', {7}, {timeout = 5}}), {7}, 'and serves again')
 end)
 
-s:scenario('what would lose data silently is refused', {fe = false, router = 'rawshard'}, function(t, _, c)
-    for _, name in ipairs({'buffer', 'skip_header', 'on_push', 'on_push_ctx'}) do
-        local res = c.router:call('test_call', {1, 'read', 'echo', {7}, {[name] = true}})
-        t:ok(not res.ok and tostring(res.raised):find(name, 1, true) ~= nil, name, '  got: %s', tostring(res.raised))
-    end
-end)
-
 s:run()

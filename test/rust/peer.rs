@@ -311,6 +311,7 @@ fn make(
         deadline,
         answer_by: deadline,
         attempt_timeout: None,
+        pushes: false,
         body: Body::storage_call(Vec::new(), b"echo", &args),
     }
 }

@@ -218,6 +218,8 @@ pub struct Issued {
     pub answer_by: Time,
     pub cancelled: bool,
     args: Vec<u8>,
+    /// What its function has pushed, where it is a future.
+    pub pushed: Vec<Value>,
     pub answer: Option<Answered>,
 }
 
@@ -473,6 +475,7 @@ impl World {
                 deadline,
                 answer_by,
                 attempt_timeout: ask.request_timeout,
+                pushes: ask.answer_by.is_some(),
                 body,
             }),
         };
@@ -489,6 +492,7 @@ impl World {
             answer_by,
             cancelled,
             args,
+            pushed: Vec::new(),
             answer,
         });
         number
@@ -1017,6 +1021,16 @@ impl World {
 
     /// What must hold of any reply.
     fn take_reply(&mut self, reply: &Reply) {
+        if reply.outcome == Outcome::Push {
+            // A push that crosses with its caller's leaving is for nobody.
+            if let Some(number) = self.tokens.get(reply.token) {
+                let call = &mut self.calls[*number];
+                assert!(call.ask.answer_by.is_some(), "call {} has not asked for pushes", call.id);
+                assert!(call.answer.is_none(), "call {} is pushed to after its answer", call.id);
+                call.pushed.extend(Value::sequence(reply.values()).expect("well-formed values"));
+            }
+            return;
+        }
         let Some(number) = self.tokens.remove(reply.token) else {
             let crossed = self.leaving.iter().position(|token| *token == reply.token);
             self.leaving.swap_remove(crossed.expect("a reply is for somebody who waits"));
@@ -1039,6 +1053,7 @@ impl World {
                 Ok(values)
             }
             Outcome::Malformed => panic!("arguments are well-formed: {values:?}"),
+            Outcome::Push => unreachable!("taken above"),
             Outcome::Failed => {
                 assert_eq!(values.len(), 1, "one error");
                 let error = values.into_iter().next().expect("just counted");

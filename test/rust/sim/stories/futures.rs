@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::ms;
-use crate::common::value::Value;
+use crate::cluster::Reaction;
+use crate::common::{server, value::Value};
 use crate::world::{Ask, Setup, World};
 
 const FOR_EVER: Duration = Duration::MAX;
@@ -77,5 +78,41 @@ fn one_that_was_refused_and_is_looked_for_fails_by_the_deadline() {
         "{:?}",
         answer.at.since(world.calls[call].posted)
     );
+    world.settle();
+}
+
+#[test]
+fn what_is_pushed_comes_in_order_before_the_answer_to_who_asked_for_it() {
+    let mut world = World::ready(Setup::default());
+    world.cluster.storage("rs1-a").hook = Some(Box::new(|request| {
+        (request.kind == server::TYPE_CALL).then(|| {
+            let id = request.args()[3].items()[0].clone();
+            let mut bytes = Vec::new();
+            // The third one is damaged, the last one for nobody.
+            for (sync, body) in [
+                (request.sync, b"\x81\x30\x91\x01".as_slice()),
+                (request.sync, b"\x81\x30\x91\x02"),
+                (request.sync, b"\x81\x30\xc0"),
+                (request.sync, b"\x80"),
+                (request.sync ^ 1 << 40, b"\x81\x30\x91\x04"),
+                (request.sync, b"\x81\x30\x91\x03"),
+            ] {
+                bytes.extend(server::frame(128, sync, body));
+            }
+            bytes.extend(server::values(request.sync, &[Value::Bool(true), id]));
+            Reaction::Answer(0, bytes)
+        })
+    }));
+    let future = world.post(Ask::rw(1).answer_by(FOR_EVER));
+    let blocking = world.post(Ask::rw(1));
+    // They are answered by the hook, not run.
+    for call in [future, blocking] {
+        world.cluster.executed.insert(world.calls[call].id, 1);
+    }
+    for call in [future, blocking] {
+        world.answer(call).values();
+    }
+    assert_eq!(world.calls[future].pushed, [Value::Uint(1), Value::Uint(2), Value::Uint(3)]);
+    assert_eq!(world.calls[blocking].pushed, []);
     world.settle();
 }
