@@ -265,6 +265,12 @@ local function map(call, held, func, args, opts)
     return res
 end
 
+-- 10ULL, '10': by themselves fine as arguments; but a list of nothing else is one of ids, written wrongly.
+local function is_disguised_number(value)
+    local kind = type(value)
+    return (kind == 'string' or kind == 'cdata') and tonumber(value) ~= nil
+end
+
 -- The ids, and the values by id if there are any. What is no such table is not guessed at: the function must not run where
 -- nobody wanted it.
 local function read_bucket_ids(option)
@@ -276,12 +282,11 @@ local function read_bucket_ids(option)
         return option
     end
     local ids, is_list = {}, #option > 0
-    for key in pairs(option) do
+    for key, value in pairs(option) do
         table.insert(ids, key)
-        is_list = is_list and type(key) == 'number'
+        is_list = is_list and type(key) == 'number' and is_disguised_number(value)
     end
-    if is_list and #option == #ids and type(first) ~= 'table' then
-        -- A list of numbers in some other form, of strings.
+    if is_list and #option == #ids then
         return nil, nil, lerror.make(("Bucket '%s' is not a number"):format(tostring(first)))
     end
     return ids, option

@@ -139,12 +139,17 @@ scenario('P22 odd bucket ids', function(t, c)
 end)
 
 scenario('P22 bucket ids of the wrong type are refused', function(t, c)
-    for _, ids in ipairs({'{10ULL, 20ULL}', "{'10'}", '{true}', "'x'", '5'}) do
+    for _, ids in ipairs({'{10ULL, 20ULL}', "{'10'}", "{'10', '20'}", "'x'", '5'}) do
         local out = on_router(c, "return map('count', {'refused'}, {bucket_ids = " .. ids .. '})')
         t:ok(out.res == nil and out.is_table and out.id == nil, ids, '  got: %s', require('json').encode(out))
     end
     t:is(c:executed('refused'), 0, 'nothing is executed')
 end, own)
+
+scenario('plain arguments for the first buckets', function(t, c)
+    local out = on_router(c, "return map('map_args', {'a'}, {bucket_ids = {'some data', true}})")
+    t:is(out.res, {[RS1] = {{'s1a', 'a', {[1] = 'some data', [2] = true}}}}, 'they are no list of ids')
+end)
 
 scenario('mistakes are raised', function(t, c)
     for _, code in ipairs({'5', "'f', {}, 5", "'f', {}, {timeout = 'x'}"}) do
