@@ -116,6 +116,12 @@ impl Call {
         }
     }
 
+    /// A read whose attempts have no time.
+    pub fn has_no_attempt(&self) -> bool {
+        self.access.mode == request::Mode::Read
+            && self.attempt_timeout.is_some_and(|timeout| timeout.is_zero())
+    }
+
     pub fn envelope(&self) -> Envelope {
         match self.target {
             Target::Bucket(_) => Envelope::Storage,
@@ -133,15 +139,15 @@ impl Call {
         }
     }
 
-    /// When an attempt that starts now is given up in favour of another instance: `request_timeout`, but the last attempt
-    /// gets what is left. Only reads have attempts.
+    /// When an attempt that starts now is given up in favour of another instance: `request_timeout`; the last attempt has what
+    /// is left, which may be less. Only reads have attempts.
     pub fn attempt_deadline(&self, now: Time) -> Time {
         match self.attempt_timeout {
             Some(timeout)
                 if self.access.mode == request::Mode::Read && !matches!(self.target, Target::Instance(_)) =>
             {
                 let end = now.after(timeout);
-                if end.after(timeout) > self.deadline { self.answer_by } else { end }
+                if end >= self.deadline { self.answer_by } else { end }
             }
             _ => self.answer_by,
         }

@@ -402,6 +402,7 @@ impl Core {
     pub(super) fn accept(&mut self, call: Call, now: Time) {
         self.counters.calls.add(1);
         let (client, token, deadline) = (call.client as usize, call.token, call.deadline);
+        let is_over = deadline <= now || call.has_no_attempt();
         let id = self.calls.insert(call);
         let table = &mut self.by_token[client];
         if table.len() <= token.index as usize {
@@ -411,7 +412,7 @@ impl Core {
         if self.stopped {
             return self.fail(id, &Failure::Stopped);
         }
-        if deadline <= now {
+        if is_over {
             // Not sent, not even a write: its caller has given up already.
             self.counters.timeouts.add(1);
             return self.fail(id, &Failure::Timeout);

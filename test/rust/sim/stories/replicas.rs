@@ -74,7 +74,32 @@ fn the_last_attempt_gets_what_is_left() {
     assert_eq!(answer.error_name(), "ClientError 78");
     assert!(answer.at >= world.calls[call].deadline);
     let asked = world.cluster.asked(None, "vshard.storage.call");
-    assert_eq!(asked, 3, "300 + 300 + 400 ms");
+    assert_eq!(asked, 4, "300 + 300 + 300 + 100 ms");
+    world.settle();
+}
+
+#[test]
+fn a_short_last_attempt_may_be_the_one_that_is_answered() {
+    let mut world = three();
+    world.freeze("rs1-a");
+    let call = world.post(Ask::ro(1).timeout(ms(1000)).request_timeout(ms(800)));
+    let answer = world.answer(call);
+    answer.values();
+    assert!(answer.at.since(world.calls[call].posted) < ms(850));
+    world.thaw("rs1-a");
+    world.run_for(ms(10));
+    world.settle();
+}
+
+#[test]
+fn an_attempt_without_time_is_not_made() {
+    let mut world = three();
+    let call = world.post(Ask::ro(1).timeout(ms(1000)).request_timeout(ms(0)));
+    assert_eq!(world.answer(call).error_name(), "ClientError 78");
+    assert_eq!(world.cluster.asked(None, "vshard.storage.call"), 0);
+    // A write has no attempts.
+    let call = world.post(Ask::rw(1).timeout(ms(1000)).request_timeout(ms(0)));
+    world.answer(call).values();
     world.settle();
 }
 
