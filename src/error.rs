@@ -42,6 +42,11 @@ pub enum Failure {
         address: String,
         reason: String,
     },
+    /// The instance at the address has another name, or none.
+    NameMismatch {
+        expected: String,
+        actual: Option<String>,
+    },
     MissingMaster {
         replicaset: String,
     },

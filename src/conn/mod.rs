@@ -118,6 +118,14 @@ pub struct Conn<T> {
     acknowledges: bool,
     /// Why there is no connection; empty at first.
     last_error: String,
+    /// The peer's own name, where that is why.
+    mismatch: Option<Mismatch>,
+}
+
+/// The peer's name, which is not the one that was expected, and the reason that was made of it.
+struct Mismatch {
+    reason: String,
+    actual: Option<String>,
 }
 
 impl<T: Copy> Conn<T> {
@@ -136,6 +144,7 @@ impl<T: Copy> Conn<T> {
             has_watchers: false,
             acknowledges: false,
             last_error: String::new(),
+            mismatch: None,
         }
     }
 
@@ -160,6 +169,12 @@ impl<T: Copy> Conn<T> {
 
     pub fn last_error(&self) -> &str {
         if self.last_error.is_empty() { "connecting" } else { &self.last_error }
+    }
+
+    /// The name that was expected and the one there is, if they are why there is no connection.
+    pub fn name_mismatch(&self) -> Option<(&str, Option<&str>)> {
+        let mismatch = self.mismatch.as_ref()?;
+        Some((self.endpoint.name.as_deref()?, mismatch.actual.as_deref()))
     }
 
     pub fn is_connecting(&self) -> bool {
@@ -235,6 +250,7 @@ impl<T: Copy> Conn<T> {
     pub fn handle_closed(&mut self, reason: &str, random: u64, now: Time) -> Vec<T> {
         self.last_error.clear();
         self.last_error.push_str(reason);
+        self.mismatch.take_if(|mismatch| mismatch.reason != reason);
         self.state = State::Down { retry_at: now.after(self.backoff.next(random)) };
         self.recv.clear();
         self.send.clear();
@@ -411,10 +427,13 @@ impl<T: Copy> Conn<T> {
             Some(name) if name == expected.as_bytes() => self.become_ready(),
             // Not named yet: its UUID, checked in the greeting, has to do.
             None if self.endpoint.uuid.is_some() => self.become_ready(),
-            name => Event::Fatal(format!(
-                "Mismatch server name: expected \"{expected}\", but got \"{}\"",
-                String::from_utf8_lossy(name.unwrap_or(b"nil"))
-            )),
+            name => {
+                let actual = name.map(|name| String::from_utf8_lossy(name).into_owned());
+                let shown = actual.as_deref().unwrap_or("nil");
+                let reason = format!("Mismatch server name: expected \"{expected}\", but got \"{shown}\"");
+                self.mismatch = Some(Mismatch { reason: reason.clone(), actual });
+                Event::Fatal(reason)
+            }
         }
     }
 
@@ -424,6 +443,7 @@ impl<T: Copy> Conn<T> {
             self.send.append(|out| iproto::write_watch(out, SYNC_WATCH, SHUTDOWN_KEY));
         }
         self.last_error.clear();
+        self.mismatch = None;
         Event::Ready
     }
 

@@ -686,13 +686,14 @@ impl Core {
     }
 
     pub(super) fn no_connection(&self, idx: InstanceIdx) -> Failure {
-        match self.peer(idx) {
-            Some(peer) => Failure::NoConnection {
-                instance: peer.id.clone(),
-                address: peer.address.to_string(),
-                reason: peer.conn.last_error().to_string(),
-            },
-            None => Failure::Outdated,
+        let Some(peer) = self.peer(idx) else { return Failure::Outdated };
+        if let Some((expected, actual)) = peer.conn.name_mismatch() {
+            return Failure::NameMismatch { expected: expected.into(), actual: actual.map(String::from) };
+        }
+        Failure::NoConnection {
+            instance: peer.id.clone(),
+            address: peer.address.to_string(),
+            reason: peer.conn.last_error().to_string(),
         }
     }
 

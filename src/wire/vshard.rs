@@ -260,6 +260,19 @@ pub fn write_failure(out: &mut Vec<u8>, failure: &Failure) {
             write_client_error(out, box_code::INVALID_MSGPACK, message.as_bytes());
         }
         Failure::Stopped => write_client_error(out, box_code::NO_CONNECTION, b"The router is stopped"),
+        Failure::NameMismatch { expected, actual } => {
+            let shown = actual.as_deref().unwrap_or("nil");
+            let message = format!("Mismatch server name: expected \"{expected}\", but got \"{shown}\"");
+            let fields = [("expected_name", Field::Text(expected)), ("actual_name", Field::Text(shown))];
+            let fields = if actual.is_some() { &fields[..] } else { &fields[..1] };
+            write_sharding_error(
+                out,
+                code::INSTANCE_NAME_MISMATCH,
+                "INSTANCE_NAME_MISMATCH",
+                &message,
+                fields,
+            );
+        }
         Failure::MissingMaster { replicaset } => {
             let message = format!("Master is not configured for replicaset {replicaset}");
             let fields = [("replicaset", Field::Text(replicaset))];

@@ -65,7 +65,7 @@ fn one_without_a_name_needs_the_right_uuid() {
     world.run_for(ms(50));
     world.learn_routes();
     world.call(Ask::rw(1)).values();
-    assert_eq!(world.call(Ask::rw(2)).error_name(), "ClientError 77");
+    assert_eq!(world.call(Ask::rw(2)).error_name(), "INSTANCE_NAME_MISMATCH");
     world.settle();
 }
 
