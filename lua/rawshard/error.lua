@@ -102,6 +102,26 @@ local function from_box(err)
     return map
 end
 
+-- A map that is no error of vshard's as an error of the host, which net.box's futures have; where the host makes none of it, the
+-- map.
+local function to_box(err)
+    if type(err) ~= 'table' or err.type == 'ShardingError' then
+        return err
+    end
+    local what = {code = err.code, reason = err.message}
+    if err.type ~= 'ClientError' then
+        what.type = err.type
+    end
+    local ok, made = pcall(box.error.new, what)
+    if not ok or type(made) ~= 'cdata' then
+        return err
+    end
+    if err.prev ~= nil then
+        pcall(made.set_prev, made, to_box(err.prev))
+    end
+    return made
+end
+
 -- Whatever was decoded or caught, as an error table where there is a way.
 local function make(err)
     local kind = type(err)
@@ -133,6 +153,7 @@ return {
     vshard = vshard_error,
     alert = alert,
     make = make,
+    to_box = to_box,
     timeout = timeout,
     no_connection = no_connection,
 }

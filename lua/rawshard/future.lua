@@ -21,7 +21,8 @@ local WAIT_USAGE = 'Usage: future:wait_result([timeout: number])'
 
 local seq_mt = {__serialize = 'seq'}
 
-local function unwrap(n, shape, value)
+-- Errors of the shapes ALL are the host's objects, as net.box has them, unless `keeps_maps`.
+local function unwrap(n, shape, value, keeps_maps)
     if n == SCALAR then
         return setmetatable({value}, seq_mt)
     end
@@ -42,7 +43,10 @@ local function unwrap(n, shape, value)
         return raw_array()
     end
     if n == FAILED then
-        return nil, failure()
+        if keeps_maps or shape == FIRST or shape == FIRST_RAW then
+            return nil, failure()
+        end
+        return nil, lerror.to_box(failure())
     end
     if n == NOT_READY then
         return nil, lerror.make('Response is not ready')
@@ -88,6 +92,15 @@ function methods.wait_result(self, timeout)
     return unwrap(n, shape, value)
 end
 
+-- The same for ourselves: errors are the maps that they came as.
+local function wait_result(self, timeout)
+    local n, shape, value = wait(self, timeout)
+    if n == NOT_READY then
+        return nil, lerror.timeout()
+    end
+    return unwrap(n, shape, value, true)
+end
+
 -- Nobody wants the answer any more: the call is given up, those that wait for it are told. An answer that has come stays.
 methods.discard = future_discard
 
@@ -123,6 +136,10 @@ local function next_step(iter, i)
     end
     iter.last = i
     res, err = unwrap(n, shape, value)
+    if res == nil and (shape == ALL or shape == ALL_RAW) then
+        -- As net.box.
+        return i, err
+    end
     if res == nil then
         return i, {nil, err}
     end
@@ -184,7 +201,7 @@ local function land(self, n)
         self._size = self._size or codec.into_buffer(self._buffer, self._skip_header)
         return self._size
     end
-    return unwrap(n)
+    return unwrap(n, ALL)
 end
 
 function buffered.is_ready(self)
@@ -227,6 +244,7 @@ return {
     ALL = ALL,
     ALL_RAW = ALL_RAW,
     detach = native.future_detach,
+    wait_result = wait_result,
     into_buffer = into_buffer,
     wait_for = wait_for,
 }

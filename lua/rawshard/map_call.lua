@@ -70,7 +70,7 @@ end
 
 -- What a service of a storage returned: a table of values, or the object with them. All waits share one deadline.
 local function collect(call, id, sent)
-    local res, err = sent:wait_result(left_or_fail(call, id))
+    local res, err = future.wait_result(sent, left_or_fail(call, id))
     if res == nil then
         fail(err, id)
     end

@@ -266,7 +266,7 @@ function waiting.map_call(self, func, args, opts)
         end
     end
     for id, answer in pairs(sent) do
-        results[id], err = answer:wait_result(deadline - clock())
+        results[id], err = future.wait_result(answer, deadline - clock())
         if results[id] == nil then
             err_id = id
             goto fail

@@ -476,6 +476,15 @@ scenario('replicasets and replicas', function(t, c)
         local res, err = rs:callrw('boom', {'why'}, {is_async = true}):wait_result(10)
         return res == nil and err.message
     ]]), 'denied', 'an error')
+    t:is(on_router(c, code .. [[
+        local f = rs:callrw('boom', {'why'}, {is_async = true})
+        local res, err = f:wait_result(10)
+        local text = {tostring(err), err.code}
+        for _, step in f:pairs(10) do
+            table.insert(text, type(step))
+        end
+        return text
+    ]]), {"Execute access to function 'boom' is denied for user 'storage'", 42, 'cdata'}, 'which is an object of the host')
 end)
 
 scenario('a call of one replica', function(t, c)
