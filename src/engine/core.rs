@@ -271,6 +271,12 @@ impl Core {
             peer.state.connects.fetch_add(1, Ordering::Relaxed);
             peer.log_connected();
             self.release_neighbours(&peer);
+            // Whoever has just come may be the master that is looked for.
+            let replicaset =
+                self.topology.instance(idx).and_then(|it| self.topology.replicaset(it.replicaset));
+            if let Some(rs) = replicaset.filter(|rs| rs.master_auto && rs.master.is_none()) {
+                self.reports.push(Report::MissingMaster(rs.idx));
+            }
             // Pings begin: sooner than the handshake would have timed out.
             self.conn_timer = self.conn_timer.min(peer.conn.next_timeout());
         }

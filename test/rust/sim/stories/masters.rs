@@ -101,6 +101,16 @@ fn without_a_master_a_write_fails_at_once() {
 }
 
 #[test]
+fn an_automatic_master_is_found_as_soon_as_it_connects() {
+    let mut world = auto();
+    world.run_for(ms(100));
+    let rs1 = world.replicaset("rs1");
+    let master = world.publisher.topology().replicaset(rs1).unwrap().master;
+    assert_eq!(master, Some(world.instance("rs1-a")), "not by the next round of the search");
+    world.settle();
+}
+
+#[test]
 fn an_automatic_master_is_found() {
     let mut world = auto();
     let call = world.post(Ask::rw(1));
