@@ -38,11 +38,13 @@ pub struct Call {
     pub timer: Time,
     /// The replicaset of the last attempt.
     pub replicaset: Option<ReplicasetIdx>,
-    /// Instances that failed this call; see [`crate::route::pick`].
-    pub tried: u64,
+    /// Instances that failed this call; see [`crate::route::pick`]. Reads alone have such, most have none.
+    pub tried: Vec<InstanceIdx>,
     /// Refusals and failed resolves so far.
     pub hops: u32,
     pub attempts: u32,
+    /// When the newest attempt was sent.
+    pub sent: Time,
     /// The newest refusal or resolve error, encoded: what the caller gets if the deadline comes.
     pub last_error: Option<Box<[u8]>>,
     /// A redirect named this replicaset, which was not in the configuration.
@@ -108,9 +110,10 @@ impl Call {
             stage: Stage::Ready,
             timer: deadline,
             replicaset: None,
-            tried: 0,
+            tried: Vec::new(),
             hops: 0,
             attempts: 0,
+            sent: Time::ZERO,
             last_error: None,
             destination: None,
         }

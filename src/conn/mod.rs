@@ -27,6 +27,9 @@ use crate::wire::vshard;
 use backoff::Backoff;
 use recv::RecvBuf;
 
+/// A row of unanswered requests shorter than this proves nothing: their callers may have been in a hurry.
+const SHORTEST_ROW: Duration = Duration::from_millis(100);
+
 /// From the first packet to the answer to AUTH: net.box's own connect timeout.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -112,6 +115,9 @@ pub struct Conn<T> {
     last_received: Time,
     ping_sent: Option<Time>,
     silence: Option<Silence>,
+    /// Requests in a row that the peer left unanswered, saying nothing else either; and since when.
+    failures: u32,
+    failing_since: Time,
     /// The peer tells when it stops, if asked.
     has_watchers: bool,
     /// An event was acknowledged, perhaps with bytes that are not written yet.
@@ -141,6 +147,8 @@ impl<T: Copy> Conn<T> {
             last_received: now,
             ping_sent: None,
             silence: None,
+            failures: 0,
+            failing_since: now,
             has_watchers: false,
             acknowledges: false,
             last_error: String::new(),
@@ -186,6 +194,17 @@ impl<T: Copy> Conn<T> {
         self.ping_sent.is_some_and(|sent| now.since(sent) >= self.pings.timeout)
     }
 
+    /// It has left so many requests in a row unanswered as are enough to look for another instance. An answer, to a ping too,
+    /// ends the row; a new connection does not.
+    pub fn is_failing(&self, now: Time) -> bool {
+        self.failures >= self.pings.failures && now.since(self.failing_since) >= SHORTEST_ROW
+    }
+
+    /// As many, in however short a time: a ping is to tell.
+    pub fn is_doubtful(&self) -> bool {
+        self.failures >= self.pings.failures && self.ping_sent.is_none()
+    }
+
     // Commands.
 
     /// Sends a request whose body is `body`. Only while ready. `owner` comes back with the answer, or from
@@ -212,6 +231,24 @@ impl<T: Copy> Conn<T> {
     /// The owner has left; a late answer will be counted and dropped.
     pub fn abandon(&mut self, key: Key) -> Option<T> {
         self.pending.remove(key)
+    }
+
+    /// A request that was sent at `sent` was given up. It counts if nothing at all has come since: a peer that is busy with one
+    /// request and answers others is not out of order.
+    pub fn gave_up(&mut self, sent: Time) {
+        if self.last_received > sent {
+            return;
+        }
+        if self.failures == 0 {
+            self.failing_since = sent;
+        }
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// The peer did what it was asked.
+    fn has_answered(&mut self) {
+        self.backoff.reset();
+        self.failures = 0;
     }
 
     /// Holds from the next look at the clock on.
@@ -285,7 +322,8 @@ impl<T: Copy> Conn<T> {
             }
             State::Leaving => (self.in_flight() == 0).then_some(STOPPING),
             State::Ready => {
-                if self.ping_sent.is_none() && now.since(self.last_received) >= self.pings.interval {
+                let is_quiet = now.since(self.last_received) >= self.pings.interval;
+                if self.ping_sent.is_none() && (is_quiet || self.is_doubtful()) {
                     self.send.append(|out| iproto::write_ping(out, SYNC_PING));
                     self.ping_sent = Some(now);
                 }
@@ -328,6 +366,7 @@ impl<T: Copy> Conn<T> {
             // Callers may leave without an answer: looked at soon.
             State::Leaving => Time::ZERO,
             State::Ready => match self.ping_sent {
+                None if self.is_doubtful() => Time::ZERO,
                 None => self.last_received.after(self.pings.interval),
                 Some(sent) => self.silence.as_ref().map_or(sent.after(self.pings.timeout), |it| it.look_at),
             },
@@ -459,7 +498,7 @@ impl<T: Copy> Conn<T> {
             };
             let body = packet.start + header.body..packet.end;
             match header.sync {
-                SYNC_PING => self.backoff.reset(),
+                SYNC_PING => self.has_answered(),
                 SYNC_AUTH if let State::Auth { since } = self.state => {
                     if header.kind != TYPE_OK {
                         return Some(Event::Fatal(self.refusal(header.kind, body)));
@@ -502,11 +541,13 @@ impl<T: Copy> Conn<T> {
                     }
                     return Some(match self.pending.remove(Key::unpack(sync.0)) {
                         Some(owner) => {
-                            // It does more than greet.
-                            self.backoff.reset();
+                            self.has_answered();
                             Event::Answer(Answer { owner, kind: header.kind, body })
                         }
-                        None if matches!(self.state, State::Ready | State::Leaving) => Event::Late,
+                        None if matches!(self.state, State::Ready | State::Leaving) => {
+                            self.has_answered();
+                            Event::Late
+                        }
                         None => Event::Fatal(self.refusal(header.kind, body)),
                     });
                 }

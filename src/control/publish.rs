@@ -33,7 +33,11 @@ impl Publisher {
             replicasets: vec![None; old.replicasets.len()],
             instances: vec![None; old.instances.len()],
             limits: config.limits,
-            pings: Pings { interval: config.failover_interval, timeout: config.failover_ping_timeout },
+            pings: Pings {
+                interval: config.failover_interval,
+                timeout: config.failover_ping_timeout,
+                failures: config.failover_sequential_fail_count,
+            },
             ..Topology::default()
         };
         let old_ids: HashMap<&str, &Replicaset> = old.live().map(|rs| (rs.id.as_str(), rs)).collect();

@@ -18,8 +18,6 @@ use crate::wire::iproto;
 use crate::wire::mp::{Cursor, Fault};
 use crate::wire::vshard::ErrorView;
 
-/// Reads leave an instance alone for so long after it said that it can not serve (consts.lua: REPLICA_BACKOFF_INTERVAL).
-const REPLICA_BACKOFF: Duration = Duration::from_secs(5);
 /// Between looks at a storage that is starting.
 const PAUSE_OF_STARTING: Duration = Duration::from_millis(10);
 
@@ -78,8 +76,13 @@ impl Core {
             Ok(Verdict::Moved(error)) => self.moved(id, error.bytes(), now),
             Ok(Verdict::NonMaster(error)) => self.non_master(id, idx, error.bytes(), now),
             Ok(Verdict::Unusable(error)) => {
-                peer.backoff_until = now.after(REPLICA_BACKOFF);
-                peer.backoff_error = error.bytes().into();
+                // As in vshard, what reads do not choose by themselves is no news for them: writes, and questions to this very
+                // instance.
+                if call.access.mode == pick::Mode::Read && !matches!(call.target, Target::Instance(_)) {
+                    peer.backoff.begin(now, error.bytes());
+                    peer.was_usable = false;
+                    self.conn_timer = self.conn_timer.min(peer.backoff.end(now));
+                }
                 self.try_elsewhere(id, idx, error.bytes(), now);
             }
             Ok(Verdict::Elsewhere(error)) => self.try_elsewhere(id, idx, error.bytes(), now),
@@ -116,7 +119,7 @@ impl Core {
             return self.fail_with(id, error);
         };
         call.last_error = Some(error.into());
-        call.tried = 0;
+        call.tried.clear();
         self.buckets.forget_if(bucket, asked);
         let destination = ErrorView::parse(error).destination.and_then(|id| std::str::from_utf8(id).ok());
         let pause = call.next_pause();
@@ -170,10 +173,9 @@ impl Core {
     /// until its deadline: nothing was run.
     pub(super) fn try_elsewhere(&mut self, id: CallId, asked: InstanceIdx, error: &[u8], now: Time) {
         let Some(call) = self.calls.get_mut(id) else { return };
-        let replicaset = call.replicaset.and_then(|idx| self.topology.replicaset(idx));
-        match (call.access.mode, replicaset) {
-            (pick::Mode::Read, Some(replicaset)) if call.tried & pick::bit(replicaset, asked) == 0 => {
-                call.tried |= pick::bit(replicaset, asked);
+        match (call.access.mode, call.replicaset) {
+            (pick::Mode::Read, Some(_)) if !call.tried.contains(&asked) => {
+                call.tried.push(asked);
                 call.last_error = Some(error.into());
                 self.again(id);
             }

@@ -49,11 +49,11 @@ impl Core {
         }
     }
 
-    /// Reads that wait for another instance of the replicaset to connect can go to this one. Writes will wait again, in their
-    /// order.
-    pub(super) fn release_neighbours(&mut self, ready: &Peer) {
+    /// Reads that wait for another instance of the replicaset to connect can go to this one, which has become usable. Writes will
+    /// wait again, in their order.
+    pub(super) fn release_neighbours(&mut self, usable: InstanceIdx) {
         let topology = Arc::clone(&self.topology);
-        let Some(instance) = topology.instance(ready.idx) else { return };
+        let Some(instance) = topology.instance(usable) else { return };
         let Some(replicaset) = topology.replicaset(instance.replicaset) else { return };
         for idx in &replicaset.instances {
             if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut)
@@ -69,6 +69,7 @@ impl Core {
         let mut closed = Vec::new();
         let mut next = Time::NEVER;
         let mut unused = Vec::new();
+        let mut usable = Vec::new();
         for peer in self.peers.iter_mut().flatten() {
             if peer.retired && peer.conn.in_flight() == 0 {
                 unused.push(peer.idx);
@@ -80,16 +81,25 @@ impl Core {
                 closed.push((peer.idx, reason));
             }
             peer.publish(now);
+            let is_usable = peer.is_usable(now);
+            if is_usable && !peer.was_usable {
+                usable.push(peer.idx);
+            }
+            peer.was_usable = is_usable;
             if !peer.dirty && !peer.conn.send.is_empty() {
                 peer.dirty = true;
                 self.dirty.push(peer.idx);
             }
             // An overdue one is looked at again soon, not at once.
             next = next.min(peer.conn.next_timeout().max(now.after(Duration::from_millis(5))));
+            next = next.min(peer.backoff.end(now));
         }
         self.conn_timer = next;
         for idx in unused {
             self.retire(idx);
+        }
+        for idx in usable {
+            self.release_neighbours(idx);
         }
         for (idx, reason) in closed {
             self.actions.push_back(Action::Close(idx));
@@ -102,6 +112,16 @@ impl Core {
         if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
             peer.conn.abandon(key);
             self.mark_roomy(idx);
+        }
+    }
+
+    /// A request that was sent at `sent` has got no answer in its time.
+    pub(super) fn give_up(&mut self, idx: InstanceIdx, sent: Time) {
+        if let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut) {
+            peer.conn.gave_up(sent);
+            if peer.conn.is_doubtful() {
+                self.conn_timer = Time::ZERO;
+            }
         }
     }
 

@@ -236,6 +236,7 @@ impl Core {
         self.counters.bytes_in.add(count as u64);
         // Out of its place while its answers are handled: those may look at all other peers.
         let Some(mut peer) = self.peers.get_mut(idx.slot()).and_then(Option::take) else { return };
+        let was_usable = peer.is_usable(now);
         peer.conn.handle_received(count, now);
         let mut ended = None;
         let mut became_ready = false;
@@ -267,10 +268,10 @@ impl Core {
         }
         if became_ready {
             self.counters.connects.add(1);
-            peer.count(true);
+            // It may be leaving already.
+            peer.count(peer.conn.is_ready());
             peer.state.connects.fetch_add(1, Ordering::Relaxed);
             peer.log_connected();
-            self.release_neighbours(&peer);
             // Whoever has just come may be the master that is looked for.
             let replicaset =
                 self.topology.instance(idx).and_then(|it| self.topology.replicaset(it.replicaset));
@@ -281,7 +282,12 @@ impl Core {
             self.conn_timer = self.conn_timer.min(peer.conn.next_timeout());
         }
         let retired_idle = peer.retired && peer.conn.in_flight() == 0;
+        let became_usable = !was_usable && peer.is_usable(now);
+        peer.was_usable |= became_usable;
         self.peers[idx.slot()] = Some(peer);
+        if became_usable {
+            self.release_neighbours(idx);
+        }
         // Answers make room, a new connection even more.
         self.mark_roomy(idx);
         self.mark_dirty(idx);
@@ -501,7 +507,7 @@ impl Core {
             peers.get(idx.slot()).and_then(Option::as_ref).is_some_and(|peer| peer.is_usable(now))
         };
         let turn = &mut self.balance[idx.slot()];
-        if let Some(instance) = pick::pick(replicaset, call.access, call.tried, turn, usable) {
+        if let Some(instance) = pick::pick(replicaset, call.access, &call.tried, turn, usable) {
             return self.dispatch_to_instance(id, instance, now);
         }
         let failure = Failure::MissingMaster { replicaset: replicaset.id.clone() };
@@ -525,10 +531,10 @@ impl Core {
             return self.fail(id, &Failure::Outdated);
         };
         let is_read = call.access.mode == pick::Mode::Read;
-        if is_read && !matches!(call.target, Target::Instance(_)) && peer.backoff_until > now {
+        if is_read && !matches!(call.target, Target::Instance(_)) && peer.backoff.lasts(now) {
             let replicaset = call.replicaset.and_then(|idx| self.topology.replicaset(idx));
             let replicaset = replicaset.map(|replicaset| replicaset.id.clone()).unwrap_or_default();
-            let failure = Failure::ReplicasetInBackoff { replicaset, error: peer.backoff_error.clone() };
+            let failure = Failure::ReplicasetInBackoff { replicaset, error: peer.backoff.error.clone() };
             return self.fail(id, &failure);
         }
         // Behind those that wait already, unless it is its turn.
@@ -548,6 +554,7 @@ impl Core {
             self.counters.retries.add(1);
         }
         call.attempts += 1;
+        call.sent = now;
         let key = peer.conn.send(Owner::Call(id), crate::wire::iproto::TYPE_CALL, &call.payload);
         call.stage = Stage::Sent(idx, key);
         let timer = call.attempt_deadline(now);
@@ -572,13 +579,12 @@ impl Core {
             Stage::Sent(idx, key) => {
                 // This attempt's time is over; the answer, should it come, is late.
                 call.stage = Stage::Ready;
-                if let Some(replicaset) = call.replicaset.and_then(|idx| self.topology.replicaset(idx)) {
-                    let bit = pick::bit(replicaset, idx);
-                    if call.tried & bit != 0 {
-                        call.tried = 0;
-                    }
-                    call.tried |= bit;
+                if call.tried.contains(&idx) {
+                    call.tried.clear();
                 }
+                call.tried.push(idx);
+                let sent = call.sent;
+                self.give_up(idx, sent);
                 self.abandon(idx, key);
                 self.set_timer(id);
                 self.dispatch(id, now);
@@ -603,6 +609,7 @@ impl Core {
     pub(super) fn deadline(&mut self, id: CallId) {
         self.counters.timeouts.add(1);
         let Some(call) = self.calls.get_mut(id) else { return };
+        let sent = call.sent;
         match (call.stage, call.last_error.take()) {
             (Stage::Waiting(idx), None) if self.peer(idx).is_some_and(|peer| !peer.conn.is_ready()) => {
                 let failure = self.no_connection(idx);
@@ -612,7 +619,11 @@ impl Core {
                 let instance = self.peer(idx).map(|peer| peer.id.clone()).unwrap_or_default();
                 self.fail(id, &Failure::Overloaded { instance });
             }
-            (Stage::Sent(..), _) | (_, None) => self.fail(id, &Failure::Timeout),
+            (Stage::Sent(idx, _), _) => {
+                self.give_up(idx, sent);
+                self.fail(id, &Failure::Timeout);
+            }
+            (_, None) => self.fail(id, &Failure::Timeout),
             (_, Some(error)) => self.fail_with(id, &error),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::call::{Call, Stage};
 use crate::conn::Conn;
@@ -25,15 +26,45 @@ pub(super) enum Owner {
     },
 }
 
+/// Reads leave an instance alone for so long after it said that it can not serve (consts.lua: REPLICA_BACKOFF_INTERVAL).
+const BACKOFF: Duration = Duration::from_secs(5);
+
+/// While it lasts, reads go elsewhere.
+#[derive(Default)]
+pub(super) struct Backoff {
+    until: Option<Time>,
+    /// What the instance said.
+    pub error: Box<[u8]>,
+}
+
+impl Backoff {
+    pub fn begin(&mut self, now: Time, error: &[u8]) {
+        // Answers to reads that were under way by then prolong nothing.
+        if !self.lasts(now) {
+            self.until = Some(now.after(BACKOFF));
+            self.error = error.into();
+        }
+    }
+
+    pub fn lasts(&self, now: Time) -> bool {
+        self.until.is_some_and(|until| until > now)
+    }
+
+    /// When it ends by itself.
+    pub fn end(&self, now: Time) -> Time {
+        self.until.filter(|until| *until > now).unwrap_or(Time::NEVER)
+    }
+}
+
 pub(super) struct Peer {
     pub idx: InstanceIdx,
     pub id: String,
     pub address: Address,
     pub conn: Conn<Owner>,
     pub state: Arc<InstanceState>,
-    /// Reads go elsewhere until then, because of `backoff_error`.
-    pub backoff_until: Time,
-    pub backoff_error: Box<[u8]>,
+    pub backoff: Backoff,
+    /// Whether it was usable when the timers of connections were last looked at.
+    pub was_usable: bool,
     /// Not in the topology any more: closed when its last answer has come.
     pub retired: bool,
     /// Named in the engine's list of those with bytes to write.
@@ -60,8 +91,8 @@ impl Peer {
             address: instance.endpoint.address.clone(),
             conn: Conn::new(instance.endpoint.clone(), topology.pings, now),
             state: Arc::clone(&instance.state),
-            backoff_until: Time::ZERO,
-            backoff_error: Box::default(),
+            backoff: Backoff::default(),
+            was_usable: false,
             retired: false,
             dirty: false,
             roomy: false,
@@ -76,7 +107,11 @@ impl Peer {
 
     /// Reads may go there.
     pub fn is_usable(&self, now: Time) -> bool {
-        self.conn.is_ready() && !self.retired && self.backoff_until <= now && !self.conn.is_silent(now)
+        self.conn.is_ready()
+            && !self.retired
+            && !self.backoff.lasts(now)
+            && !self.conn.is_silent(now)
+            && !self.conn.is_failing(now)
     }
 
     /// One more request can be sent now.
@@ -147,7 +182,8 @@ impl Peer {
         let in_flight = self.conn.in_flight();
         self.state.in_flight.fetch_add(in_flight.wrapping_sub(self.published_in_flight), Ordering::Relaxed);
         self.published_in_flight = in_flight;
-        self.state.suspect.store(self.conn.is_silent(now), Ordering::Relaxed);
+        let suspect = self.conn.is_silent(now) || self.conn.is_failing(now);
+        self.state.suspect.store(suspect, Ordering::Relaxed);
     }
 
     /// Whether this engine's connection counts among those that are ready.

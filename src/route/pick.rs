@@ -36,12 +36,11 @@ impl Access {
 /// instance by priority, or in turn with `balance`; without the master where `prefer_replica` says so; and to the master,
 /// usable or not, when nobody else is usable. None: there is no master to fall back on.
 ///
-/// `tried` has a bit for each position in `replicaset.instances` that failed this call; those come last. `turn` is the shared
-/// counter of balanced calls.
+/// `tried` are those that failed this call; they come last. `turn` is the shared counter of balanced calls.
 pub fn pick(
     replicaset: &Replicaset,
     access: Access,
-    tried: u64,
+    tried: &[InstanceIdx],
     turn: &mut u32,
     usable: impl Fn(InstanceIdx) -> bool,
 ) -> Option<InstanceIdx> {
@@ -50,7 +49,7 @@ pub fn pick(
     }
     let order = &replicaset.by_priority;
     let start = if access.balance && !order.is_empty() { *turn as usize % order.len() } else { 0 };
-    let fresh = |idx: InstanceIdx| tried & bit(replicaset, idx) == 0;
+    let fresh = |idx: InstanceIdx| !tried.contains(&idx);
     let mut second = None;
     for step in 0..order.len() {
         let idx = order[(start + step) % order.len()];
@@ -68,14 +67,6 @@ pub fn pick(
     match replicaset.master {
         Some(master) if second.is_none() || (fresh(master) && usable(master)) => Some(master),
         _ => second,
-    }
-}
-
-/// The bit of an instance in a `tried` mask. Instances past the 64th have none and may be asked twice.
-pub fn bit(replicaset: &Replicaset, idx: InstanceIdx) -> u64 {
-    match replicaset.instances.iter().position(|other| *other == idx) {
-        Some(position) if position < 64 => 1 << position,
-        _ => 0,
     }
 }
 
@@ -108,26 +99,25 @@ mod tests {
 
     #[test]
     fn writes_go_to_the_master_whatever_its_state() {
-        assert_eq!(pick(&replicaset(), Access::RW, 0, &mut 0, |_| false), Some(MASTER));
+        assert_eq!(pick(&replicaset(), Access::RW, &[], &mut 0, |_| false), Some(MASTER));
     }
 
     #[test]
     fn reads_go_to_the_nearest_usable() {
         let rs = replicaset();
-        assert_eq!(pick(&rs, access(false, false), 0, &mut 0, |_| true), Some(NEAR));
-        assert_eq!(pick(&rs, access(false, false), 0, &mut 0, |idx| idx != NEAR), Some(MASTER));
-        assert_eq!(pick(&rs, access(true, false), 0, &mut 0, |idx| idx != NEAR), Some(FAR));
-        assert_eq!(pick(&rs, access(true, false), 0, &mut 0, |_| false), Some(MASTER));
+        assert_eq!(pick(&rs, access(false, false), &[], &mut 0, |_| true), Some(NEAR));
+        assert_eq!(pick(&rs, access(false, false), &[], &mut 0, |idx| idx != NEAR), Some(MASTER));
+        assert_eq!(pick(&rs, access(true, false), &[], &mut 0, |idx| idx != NEAR), Some(FAR));
+        assert_eq!(pick(&rs, access(true, false), &[], &mut 0, |_| false), Some(MASTER));
     }
 
     #[test]
     fn those_that_failed_come_last() {
         let rs = replicaset();
-        let failed = bit(&rs, NEAR);
-        assert_eq!(pick(&rs, access(false, false), failed, &mut 0, |_| true), Some(MASTER));
-        assert_eq!(pick(&rs, access(true, false), failed | bit(&rs, FAR), &mut 0, |_| true), Some(MASTER));
-        assert_eq!(pick(&rs, access(false, false), 0b111, &mut 0, |_| true), Some(NEAR));
-        assert_eq!(pick(&rs, access(false, false), failed, &mut 0, |idx| idx == NEAR), Some(NEAR));
+        assert_eq!(pick(&rs, access(false, false), &[NEAR], &mut 0, |_| true), Some(MASTER));
+        assert_eq!(pick(&rs, access(true, false), &[NEAR, FAR], &mut 0, |_| true), Some(MASTER));
+        assert_eq!(pick(&rs, access(false, false), &[MASTER, NEAR, FAR], &mut 0, |_| true), Some(NEAR));
+        assert_eq!(pick(&rs, access(false, false), &[NEAR], &mut 0, |idx| idx == NEAR), Some(NEAR));
     }
 
     #[test]
@@ -135,11 +125,11 @@ mod tests {
         let rs = replicaset();
         let mut turn = 0;
         let all: Vec<_> =
-            (0..6).map(|_| pick(&rs, access(false, true), 0, &mut turn, |_| true).unwrap()).collect();
+            (0..6).map(|_| pick(&rs, access(false, true), &[], &mut turn, |_| true).unwrap()).collect();
         assert_eq!(all, [NEAR, MASTER, FAR, NEAR, MASTER, FAR]);
         turn = 0;
         let replicas: Vec<_> =
-            (0..4).map(|_| pick(&rs, access(true, true), 0, &mut turn, |_| true).unwrap()).collect();
+            (0..4).map(|_| pick(&rs, access(true, true), &[], &mut turn, |_| true).unwrap()).collect();
         assert_eq!(replicas, [NEAR, FAR, NEAR, FAR]);
     }
 }

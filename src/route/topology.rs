@@ -99,17 +99,19 @@ impl Default for Limits {
     }
 }
 
-/// How often engines look whether a silent peer still answers, and how long they wait for it.
+/// How often engines look whether a silent peer still answers, how long they wait for it, and how many requests in a row it
+/// may leave unanswered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pings {
     pub interval: Duration,
     pub timeout: Duration,
+    pub failures: u32,
 }
 
 impl Default for Pings {
-    /// vshard's failover_interval and failover_ping_timeout (`vshard/consts.lua`).
+    /// vshard's failover_interval, failover_ping_timeout and failover_sequential_fail_count (`vshard/consts.lua`).
     fn default() -> Self {
-        Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(5) }
+        Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(5), failures: 3 }
     }
 }
 
