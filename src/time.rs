@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Nanoseconds of a monotonic clock whose zero is the clock's own affair.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);
 
 impl Time {

@@ -49,6 +49,7 @@ local function connections_report(replicaset, state)
         res[replica.id] = {
             uri = luri.safe(replica.uri), state = instance.state, is_connected = instance.connected,
             last_error = instance.last_error, in_flight = instance.in_flight, reconnects = instance.reconnects,
+            health_status = instance.health, replication_status = instance.replication,
         }
     end
     return res

@@ -309,8 +309,9 @@ impl<T: Copy> Conn<T> {
         self.ping_sent = None;
     }
 
-    /// True: the peer did not do its part in time (handshake), and the connection is to be closed.
-    pub fn handle_timeout(&mut self, now: Time) -> Option<&'static str> {
+    /// Why the connection is to be closed, if it is: the peer did not do its part in time. `busies` tells of the owner of a
+    /// request whether the peer may be busy with it.
+    pub fn handle_timeout(&mut self, now: Time, busies: impl Fn(&T) -> bool) -> Option<&'static str> {
         match self.state {
             State::Connecting { since } if now.since(since) >= HANDSHAKE_TIMEOUT => {
                 Some("connecting timed out")
@@ -327,7 +328,7 @@ impl<T: Copy> Conn<T> {
                     self.send.append(|out| iproto::write_ping(out, SYNC_PING));
                     self.ping_sent = Some(now);
                 }
-                self.is_dead(now).then_some("no answer to a ping")
+                self.is_dead(now, busies).then_some("no answer to a ping")
             }
             _ => None,
         }
@@ -335,17 +336,21 @@ impl<T: Copy> Conn<T> {
 
     /// A peer that does not answer pings may be busy with a request that it had before: it is left alone while one of those is
     /// waited for. One that takes requests and answers none is dead, however many come.
-    fn is_dead(&mut self, now: Time) -> bool {
+    fn is_dead(&mut self, now: Time, busies: impl Fn(&T) -> bool) -> bool {
         if !self.is_silent(now) {
             self.silence = None;
             return false;
         }
-        if self.in_flight() == 0 {
+        let holds = |key: &Key| self.pending.get(*key).is_some_and(&busies);
+        if !self.pending.keys().any(|key| holds(&key)) {
             return true;
         }
         let look_at = now.after(self.pings.timeout);
         match &mut self.silence {
-            None => self.silence = Some(Silence { look_at, held: self.pending.keys().collect() }),
+            None => {
+                let held = self.pending.keys().filter(holds).collect();
+                self.silence = Some(Silence { look_at, held });
+            }
             Some(silence) if silence.look_at > now => {}
             Some(silence) => {
                 silence.look_at = look_at;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::route::address::{Address, Secret};
+use crate::route::topology::LAG_LIMIT;
 pub use crate::route::topology::Limits;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +65,7 @@ impl Default for Config {
             failover_ping_timeout: Duration::from_secs(5),
             failover_interval: Duration::from_secs(1),
             failover_sequential_fail_count: 3,
-            failover_replica_lag_limit: Duration::from_secs(30),
+            failover_replica_lag_limit: LAG_LIMIT,
             limits: Limits::default(),
             replicasets: Vec::new(),
         }

@@ -3,24 +3,28 @@
 
 pub mod config;
 mod discovery;
+mod health;
 mod masters;
 pub mod publish;
 pub mod thread;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::call::request::{Access, Body, Client, Outcome, Reply, Request, Target};
 use crate::engine::core::Report;
 use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
 use crate::route::buckets::Buckets;
+use crate::route::topology::{Mark, Pings, Replicaset, Topology};
 use crate::slab::Slab;
 use crate::time::Time;
 use crate::wire::mp;
 use crate::wire::vshard::{self, ErrorView};
 use config::DiscoveryMode;
 use discovery::Discovery;
+use health::Health;
 use masters::Masters;
 use publish::Publisher;
 
@@ -33,6 +37,8 @@ enum Purpose {
     Discovery(ReplicasetIdx),
     /// The round of the search, and who was asked.
     Master(ReplicasetIdx, u32, InstanceIdx),
+    /// When it was asked.
+    Health(InstanceIdx, Time),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +65,9 @@ pub struct Control {
     buckets: Arc<Buckets>,
     discovery: Discovery,
     masters: Masters,
+    health: Health,
+    /// Engines are to look at instances again.
+    has_news: bool,
     /// When a storage's word on its master was last believed.
     hinted: HashMap<ReplicasetIdx, Time>,
     open: Slab<Purpose>,
@@ -72,6 +81,8 @@ impl Control {
             buckets,
             discovery: Discovery::new(mode),
             masters: Masters::default(),
+            health: Health::default(),
+            has_news: false,
             hinted: HashMap::new(),
             open: Slab::new(),
             requests: VecDeque::new(),
@@ -81,6 +92,11 @@ impl Control {
     /// Of the topology as it is now.
     pub fn epoch(&self) -> u64 {
         self.publisher.topology().epoch
+    }
+
+    /// True once after something has changed that engines go by and that is not in the topology.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
     }
 
     pub fn status(&self) -> Status {
@@ -99,6 +115,8 @@ impl Control {
                 self.discovery.set_replicasets(topology.live().map(|rs| rs.idx), now);
                 let auto = topology.live().filter(|rs| rs.master_auto).map(|rs| rs.idx);
                 self.masters.set_replicasets(auto, now);
+                let all: Vec<InstanceIdx> = topology.instances.iter().flatten().map(|it| it.idx).collect();
+                self.health.set_instances(&all, topology.pings.interval, now);
             }
             Command::DiscoveryWakeup => self.discovery.wakeup(now),
             Command::DiscoverySet(mode) => self.discovery.set_mode(mode, now),
@@ -135,6 +153,7 @@ impl Control {
                     self.publisher.set_master(replicaset, Some(master));
                 }
             }
+            Some(Purpose::Health(instance, asked)) => self.handle_health(instance, asked, reply, now),
             None => {}
         }
     }
@@ -170,10 +189,85 @@ impl Control {
                 self.ask(purpose, Target::Instance(instance), Access::RW, body, masters::TIMEOUT, now);
             }
         }
+        self.check_health(now);
+    }
+
+    fn check_health(&mut self, now: Time) {
+        let Some(mut next) = self.health.poll_check(now) else { return };
+        let topology = self.publisher.topology();
+        let Pings { interval, timeout, .. } = topology.pings;
+        loop {
+            if topology.instance(next).is_some_and(|it| it.state.is_connected()) {
+                let mut args = vec![0x92];
+                mp::write_str(&mut args, "info");
+                mp::write_map_len(&mut args, 2);
+                mp::write_str(&mut args, "timeout");
+                mp::write_double(&mut args, timeout.as_secs_f64());
+                mp::write_str(&mut args, "with_health");
+                mp::write_bool(&mut args, true);
+                let body = Body::call(Vec::new(), "vshard.storage._call", &args);
+                let purpose = Purpose::Health(next, now);
+                self.ask(purpose, Target::Instance(next), Access::RW, body, timeout, now);
+                self.health.asked(next);
+            } else {
+                // What is down is nobody's choice anyway.
+                self.health.done(next, interval, now);
+            }
+            match self.health.poll_check(now) {
+                Some(idx) => next = idx,
+                None => return,
+            }
+        }
+    }
+
+    fn handle_health(&mut self, idx: InstanceIdx, asked: Time, reply: &Reply, now: Time) {
+        let topology = self.publisher.topology();
+        self.health.done(idx, topology.pings.interval, now);
+        let Some(instance) = topology.instance(idx) else { return };
+        let info = match reply.outcome {
+            Outcome::Values => vshard::instance_info(reply.array()).ok(),
+            Outcome::Failed | Outcome::Malformed => None,
+        };
+        let state = &instance.state;
+        if reply.outcome == Outcome::Values {
+            state.served.store(asked.nanos(), Ordering::Relaxed);
+            // The end of a backoff is what somebody may wait for.
+            self.has_news |= state.backoff_until.load(Ordering::Relaxed) > now.nanos();
+        }
+        let (mark, reason) = match &info {
+            Some(info) => health::judge(info, topology.lag_limit),
+            // Old storages, those that know no master, and those that did not answer: nothing is known.
+            None => (Mark::Yellow, None),
+        };
+        let before = state.replication.set(mark);
+        match (before, mark) {
+            (Mark::Red, Mark::Green | Mark::Yellow) => {
+                log::info!("{}: replication is in order again", instance.id);
+            }
+            (Mark::Green | Mark::Yellow, Mark::Red) => {
+                log::warn!("{}: {}", instance.id, reason.as_deref().unwrap_or("replication is out of order"));
+            }
+            _ => {}
+        }
+        if let Some(replicaset) = topology.replicaset(instance.replicaset) {
+            self.apply_lag(&topology, replicaset);
+        }
+    }
+
+    fn apply_lag(&mut self, topology: &Topology, replicaset: &Replicaset) {
+        let all = || replicaset.instances.iter().filter_map(|idx| topology.instance(*idx));
+        let marks = all().map(|it| (replicaset.master == Some(it.idx), it.state.replication.get()));
+        let counts = health::is_replicating(marks);
+        for instance in all() {
+            let mark = if counts { instance.state.replication.get() } else { Mark::Green };
+            let before = instance.state.lag.set(mark);
+            self.has_news |= (before == Mark::Red) != (mark == Mark::Red);
+        }
     }
 
     pub fn next_timeout(&self) -> Option<Time> {
-        [self.discovery.next_timeout(), self.masters.next_timeout()].into_iter().flatten().min()
+        let all = [self.discovery.next_timeout(), self.masters.next_timeout(), self.health.next_timeout()];
+        all.into_iter().flatten().min()
     }
 
     pub fn poll_request(&mut self) -> Option<Request> {

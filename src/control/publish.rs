@@ -33,6 +33,7 @@ impl Publisher {
             replicasets: vec![None; old.replicasets.len()],
             instances: vec![None; old.instances.len()],
             limits: config.limits,
+            lag_limit: config.failover_replica_lag_limit,
             pings: Pings {
                 interval: config.failover_interval,
                 timeout: config.failover_ping_timeout,

@@ -97,7 +97,7 @@ impl Thread {
             }
             control.handle_timeout(now);
             posts.extend(std::iter::from_fn(|| control.poll_request()).map(Message::Call));
-            if control.epoch() != epoch {
+            if control.take_news() | (control.epoch() != epoch) {
                 epoch = control.epoch();
                 self.engines.iter().for_each(|engine| {
                     engine.post(Message::Topology);

@@ -79,7 +79,7 @@ impl Core {
                 // As in vshard, what reads do not choose by themselves is no news for them: writes, and questions to this very
                 // instance.
                 if call.access.mode == pick::Mode::Read && !matches!(call.target, Target::Instance(_)) {
-                    peer.backoff.begin(now, error.bytes());
+                    peer.backoff.begin(error.bytes(), is_starting(error.bytes()), &peer.state, now);
                     peer.was_usable = false;
                     self.conn_timer = self.conn_timer.min(peer.backoff.end(now));
                 }

@@ -4,11 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::{Action, Core};
-use super::peer::Peer;
+use super::peer::{Owner, Peer};
+use crate::call::Call;
+use crate::call::request::Client;
 use crate::ids::InstanceIdx;
 use crate::route::topology::Topology;
-use crate::slab::Key;
+use crate::slab::{Key, Slab};
 use crate::time::Time;
+
+/// What the control loop asks, it asks again and again: no peer is busy with that.
+fn is_waited_for(calls: &Slab<Call>, owner: &Owner) -> bool {
+    match owner {
+        Owner::Call(id) => calls.get(*id).is_some_and(|call| call.client == Client::Host),
+        Owner::Probe { .. } => true,
+    }
+}
 
 impl Core {
     pub(super) fn adopt(&mut self, newest: Arc<Topology>, now: Time) {
@@ -70,6 +80,7 @@ impl Core {
         let mut next = Time::NEVER;
         let mut unused = Vec::new();
         let mut usable = Vec::new();
+        let calls = &self.calls;
         for peer in self.peers.iter_mut().flatten() {
             if peer.retired && peer.conn.in_flight() == 0 {
                 unused.push(peer.idx);
@@ -77,7 +88,7 @@ impl Core {
             }
             if peer.conn.start_connecting(now) {
                 self.actions.push_back(Action::Connect(peer.idx));
-            } else if let Some(reason) = peer.conn.handle_timeout(now) {
+            } else if let Some(reason) = peer.conn.handle_timeout(now, |owner| is_waited_for(calls, owner)) {
                 closed.push((peer.idx, reason));
             }
             peer.publish(now);

@@ -198,7 +198,7 @@ impl Core {
                 self.conn_timer = now;
             }
             // The turn that takes it adopts the topology.
-            Message::Topology => {}
+            Message::Topology => self.conn_timer = now,
             // The thread's affair.
             Message::Resolved(..) => {}
             Message::Stop => self.stop(),
@@ -531,7 +531,7 @@ impl Core {
             return self.fail(id, &Failure::Outdated);
         };
         let is_read = call.access.mode == pick::Mode::Read;
-        if is_read && !matches!(call.target, Target::Instance(_)) && peer.backoff.lasts(now) {
+        if is_read && !matches!(call.target, Target::Instance(_)) && peer.backoff.lasts(&peer.state, now) {
             let replicaset = call.replicaset.and_then(|idx| self.topology.replicaset(idx));
             let replicaset = replicaset.map(|replicaset| replicaset.id.clone()).unwrap_or_default();
             let failure = Failure::ReplicasetInBackoff { replicaset, error: peer.backoff.error.clone() };

@@ -22,7 +22,7 @@ pub enum Message {
     Cancel(Client, Token),
     /// Forget what is known of connections' pauses: reconnect now. Sent after a reconfiguration.
     Refresh,
-    /// A new topology is there: whoever waits for a change in it is to be looked at.
+    /// A new topology is there, or news of instances: whoever waits for such is to be looked at.
     Topology,
     /// Addresses of the name of an instance, for the thread itself.
     Resolved(InstanceIdx, io::Result<Vec<SocketAddr>>),

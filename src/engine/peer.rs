@@ -10,7 +10,7 @@ use crate::conn::Conn;
 use crate::engine::quiet::Quiet;
 use crate::ids::{BucketId, CallId, InstanceIdx, ReplicasetIdx};
 use crate::route::address::Address;
-use crate::route::topology::{Instance, InstanceState, Limits, Topology};
+use crate::route::topology::{Instance, InstanceState, Limits, Mark, Topology};
 use crate::slab::Slab;
 use crate::time::Time;
 
@@ -33,21 +33,26 @@ const BACKOFF: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct Backoff {
     until: Option<Time>,
+    since: Time,
+    /// It is over as soon as the instance answers the control loop: vshard was not loaded or not enabled.
+    passes: bool,
     /// What the instance said.
     pub error: Box<[u8]>,
 }
 
 impl Backoff {
-    pub fn begin(&mut self, now: Time, error: &[u8]) {
+    pub fn begin(&mut self, error: &[u8], passes: bool, state: &InstanceState, now: Time) {
         // Answers to reads that were under way by then prolong nothing.
-        if !self.lasts(now) {
-            self.until = Some(now.after(BACKOFF));
-            self.error = error.into();
+        if !self.lasts(state, now) {
+            let until = now.after(BACKOFF);
+            *self = Backoff { until: Some(until), since: now, passes, error: error.into() };
+            state.backoff_until.fetch_max(until.nanos(), Ordering::Relaxed);
         }
     }
 
-    pub fn lasts(&self, now: Time) -> bool {
+    pub fn lasts(&self, state: &InstanceState, now: Time) -> bool {
         self.until.is_some_and(|until| until > now)
+            && !(self.passes && state.served.load(Ordering::Relaxed) > self.since.nanos())
     }
 
     /// When it ends by itself.
@@ -109,9 +114,10 @@ impl Peer {
     pub fn is_usable(&self, now: Time) -> bool {
         self.conn.is_ready()
             && !self.retired
-            && !self.backoff.lasts(now)
+            && !self.backoff.lasts(&self.state, now)
             && !self.conn.is_silent(now)
             && !self.conn.is_failing(now)
+            && self.state.lag.get() != Mark::Red
     }
 
     /// One more request can be sent now.
@@ -179,6 +185,11 @@ impl Peer {
 
     /// Brings the figures that others read up to date.
     pub fn publish(&mut self, now: Time) {
+        if self.backoff.end(now) != Time::NEVER && !self.backoff.lasts(&self.state, now) {
+            // Over before its time.
+            self.backoff = Backoff::default();
+            self.state.backoff_until.store(0, Ordering::Relaxed);
+        }
         let in_flight = self.conn.in_flight();
         self.state.in_flight.fetch_add(in_flight.wrapping_sub(self.published_in_flight), Ordering::Relaxed);
         self.published_in_flight = in_flight;

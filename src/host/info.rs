@@ -11,6 +11,7 @@ use crate::ids::ReplicasetIdx;
 use crate::metrics::Snapshot;
 use crate::route::topology::{Instance, Replicaset, Topology};
 use crate::router::Router;
+use crate::time::Time;
 
 pub fn table(lua: &Lua, router: &Router) -> Result<Table> {
     let topology = router.topology();
@@ -22,7 +23,7 @@ pub fn table(lua: &Lua, router: &Router) -> Result<Table> {
 
     let replicasets = lua.create_table()?;
     for replicaset in topology.live() {
-        replicasets.raw_push(replicaset_table(lua, &topology, replicaset)?)?;
+        replicasets.raw_push(replicaset_table(lua, &topology, replicaset, router.now())?)?;
     }
     info.set("replicasets", replicasets)?;
 
@@ -107,7 +108,7 @@ fn owned(router: &Router, topology: &Topology) -> Vec<u32> {
     topology.order.iter().map(|ReplicasetIdx(idx)| counts.get(*idx as usize).copied().unwrap_or(0)).collect()
 }
 
-fn replicaset_table(lua: &Lua, topology: &Topology, replicaset: &Replicaset) -> Result<Table> {
+fn replicaset_table(lua: &Lua, topology: &Topology, replicaset: &Replicaset, now: Time) -> Result<Table> {
     let table = lua.create_table()?;
     let position = |idx| replicaset.instances.iter().position(|instance| *instance == idx);
     table.set("master", replicaset.master.and_then(position).map(|position| position + 1))?;
@@ -115,7 +116,7 @@ fn replicaset_table(lua: &Lua, topology: &Topology, replicaset: &Replicaset) -> 
     for idx in &replicaset.instances {
         // An instance without an entry keeps its place in the list.
         let entry = match topology.instance(*idx) {
-            Some(instance) => instance_table(lua, instance)?,
+            Some(instance) => instance_table(lua, instance, now)?,
             None => lua.create_table()?,
         };
         instances.raw_push(entry)?;
@@ -124,7 +125,7 @@ fn replicaset_table(lua: &Lua, topology: &Topology, replicaset: &Replicaset) -> 
     Ok(table)
 }
 
-fn instance_table(lua: &Lua, instance: &Instance) -> Result<Table> {
+fn instance_table(lua: &Lua, instance: &Instance, now: Time) -> Result<Table> {
     let state = &instance.state;
     let table = lua.create_table()?;
     let last_error = state.last_error();
@@ -137,6 +138,8 @@ fn instance_table(lua: &Lua, instance: &Instance) -> Result<Table> {
     table.set("state", name)?;
     table.set("connected", state.is_connected())?;
     table.set("suspect", state.suspect.load(Ordering::Relaxed))?;
+    table.set("health", state.health(now).number())?;
+    table.set("replication", state.replication.get().number())?;
     table.set("in_flight", state.in_flight.load(Ordering::Relaxed))?;
     table.set("reconnects", connects.saturating_sub(1))?;
     if !last_error.is_empty() {

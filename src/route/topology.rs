@@ -2,11 +2,61 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::ids::{InstanceIdx, ReplicasetIdx};
+use crate::time::Time;
+
+/// vshard's marks of health (consts.lua: STATUS).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Mark {
+    Green,
+    /// Nothing is known yet, or can be. It serves.
+    #[default]
+    Yellow,
+    /// Reads go elsewhere if they can.
+    Red,
+}
+
+impl Mark {
+    /// As vshard counts them.
+    pub fn number(self) -> u8 {
+        match self {
+            Mark::Green => 0,
+            Mark::Yellow => 1,
+            Mark::Red => 3,
+        }
+    }
+}
+
+/// A mark that threads share.
+#[derive(Debug)]
+pub struct AtomicMark(AtomicU8);
+
+impl Default for AtomicMark {
+    fn default() -> Self {
+        AtomicMark(AtomicU8::new(Mark::default().number()))
+    }
+}
+
+impl AtomicMark {
+    pub fn get(&self) -> Mark {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Mark::Green,
+            1 => Mark::Yellow,
+            _ => Mark::Red,
+        }
+    }
+
+    /// Gives the mark so far.
+    pub fn set(&self, mark: Mark) -> Mark {
+        let before = self.get();
+        self.0.store(mark.number(), Ordering::Relaxed);
+        before
+    }
+}
 
 /// What engines report of an instance, summed over engines. It outlives snapshots: the same object is in each.
 #[derive(Debug, Default)]
@@ -17,8 +67,16 @@ pub struct InstanceState {
     pub in_flight: AtomicU32,
     /// The last reason why a connection failed or ended; empty when none did.
     last_error: Mutex<String>,
-    /// An engine saw it silent past the ping timeout.
+    /// An engine saw it silent past the ping timeout, or too many requests in a row unanswered.
     pub suspect: AtomicBool,
+    /// Until when reads leave it alone because of what it answered; nanoseconds.
+    pub backoff_until: AtomicU64,
+    /// How it replicates from its master, by its own words. The control loop's, as the two below.
+    pub replication: AtomicMark,
+    /// The same as far as it counts: where replication has stopped altogether, for nothing.
+    pub lag: AtomicMark,
+    /// When it was asked the newest question that it has answered well: vshard is loaded and enabled there. Nanoseconds.
+    pub served: AtomicU64,
 }
 
 impl InstanceState {
@@ -35,6 +93,15 @@ impl InstanceState {
 
     pub fn is_connected(&self) -> bool {
         self.ready.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether reads may go there, and how good that is.
+    pub fn health(&self, now: Time) -> Mark {
+        let in_backoff = self.backoff_until.load(Ordering::Relaxed) > now.nanos();
+        if !self.is_connected() || self.suspect.load(Ordering::Relaxed) || in_backoff {
+            return Mark::Red;
+        }
+        self.lag.get()
     }
 }
 
@@ -115,6 +182,9 @@ impl Default for Pings {
     }
 }
 
+/// The default of vshard's failover_replica_lag_limit (consts.lua: REPLICA_LAG_LIMIT).
+pub const LAG_LIMIT: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
     /// Grows with each snapshot.
@@ -127,6 +197,8 @@ pub struct Topology {
     pub order: Vec<ReplicasetIdx>,
     pub limits: Limits,
     pub pings: Pings,
+    /// A replica that is further behind its master is out of reads.
+    pub lag_limit: Duration,
     /// Made of the above by [`Topology::index`].
     pub by_id: HashMap<String, ReplicasetIdx>,
 }

@@ -376,11 +376,27 @@ pub fn bucket_stat(data: &[u8]) -> Result<BucketStat<'_>, Fault> {
 }
 
 /// What `vshard.storage._call('info')` tells of an instance.
-#[derive(Debug, PartialEq, Eq, Default)]
+#[derive(Debug, PartialEq, Default)]
 pub struct InstanceInfo<'a> {
     pub is_master: bool,
     /// Its name, if it has one.
     pub name: Option<&'a [u8]>,
+    /// Only if it was asked for, and not of storages before 0.1.31.
+    pub health: Option<InstanceHealth<'a>>,
+}
+
+#[derive(Debug, PartialEq, Default)]
+pub struct InstanceHealth<'a> {
+    /// How it replicates from the master; None: it does not.
+    pub master_upstream: Option<Upstream<'a>>,
+}
+
+/// As `box.info.replication` has it; times in seconds.
+#[derive(Debug, PartialEq, Default)]
+pub struct Upstream<'a> {
+    pub status: Option<&'a [u8]>,
+    pub lag: Option<f64>,
+    pub idle: Option<f64>,
 }
 
 /// `data` is the array of an IPROTO answer: one map.
@@ -398,10 +414,52 @@ pub fn instance_info(data: &[u8]) -> Result<InstanceInfo<'_>, Fault> {
         match (cursor.str()?, cursor.peek()?) {
             (b"is_master", Kind::Bool) => info.is_master = cursor.bool()?,
             (b"name", Kind::Str) => info.name = Some(cursor.str()?),
+            (b"health", Kind::Map) => info.health = Some(instance_health(&mut cursor)?),
+            (b"health", Kind::Array) => {
+                // An empty Lua table.
+                cursor.skip()?;
+                info.health = Some(InstanceHealth::default());
+            }
             _ => cursor.skip()?,
         }
     }
     Ok(info)
+}
+
+fn instance_health<'a>(cursor: &mut Cursor<'a>) -> Result<InstanceHealth<'a>, Fault> {
+    let mut health = InstanceHealth::default();
+    for _ in 0..cursor.map()? {
+        if cursor.peek()? != Kind::Str {
+            cursor.skip_many(2)?;
+            continue;
+        }
+        match (cursor.str()?, cursor.peek()?) {
+            (b"master_upstream", Kind::Map) => health.master_upstream = Some(upstream(cursor)?),
+            (b"master_upstream", Kind::Array) => {
+                cursor.skip()?;
+                health.master_upstream = Some(Upstream::default());
+            }
+            _ => cursor.skip()?,
+        }
+    }
+    Ok(health)
+}
+
+fn upstream<'a>(cursor: &mut Cursor<'a>) -> Result<Upstream<'a>, Fault> {
+    let mut upstream = Upstream::default();
+    for _ in 0..cursor.map()? {
+        if cursor.peek()? != Kind::Str {
+            cursor.skip_many(2)?;
+            continue;
+        }
+        match (cursor.str()?, cursor.peek()?) {
+            (b"status", Kind::Str) => upstream.status = Some(cursor.str()?),
+            (b"lag", Kind::Uint | Kind::Int | Kind::Float) => upstream.lag = Some(cursor.number()?),
+            (b"idle", Kind::Uint | Kind::Int | Kind::Float) => upstream.idle = Some(cursor.number()?),
+            _ => cursor.skip()?,
+        }
+    }
+    Ok(upstream)
 }
 
 /// One page of `vshard.storage.buckets_discovery`.
@@ -533,8 +591,20 @@ mod tests {
     #[test]
     fn instance_infos() {
         let info = instance_info(b"\x91\x83\xa9is_master\xc3\xa4name\xa1a\x01\x02").unwrap();
-        assert_eq!(info, InstanceInfo { is_master: true, name: Some(b"a") });
+        assert_eq!(info, InstanceInfo { is_master: true, name: Some(b"a"), health: None });
         assert_eq!(instance_info(b"\x91\x81\xa4name\xc0"), Ok(InstanceInfo::default()));
+        let health = |bytes: &[u8]| {
+            let bytes = [b"\x91\x81\xa6health", bytes].concat();
+            let health = instance_info(&bytes).unwrap().health?;
+            let it = health.master_upstream.unwrap_or_default();
+            Some((it.status.is_some(), it.lag, it.idle))
+        };
+        assert_eq!(health(b"\xc0"), None);
+        for empty in [&b"\x90"[..], b"\x80", b"\x81\xafmaster_upstream\x90"] {
+            assert_eq!(health(empty), Some((false, None, None)));
+        }
+        let full = b"\x81\xafmaster_upstream\x83\xa6status\xa6follow\xa3lag\xca\xbf\x00\x00\x00\xa4idle\x02";
+        assert_eq!(health(full), Some((true, Some(-0.5), Some(2.0))));
         assert!(instance_info(b"\x90").is_err() && instance_info(b"\x92\xc0\x80").is_err());
     }
 

@@ -17,6 +17,8 @@ local M = {
     locked = {},
     -- Requests seen, by protocol function.
     requests = {},
+    -- Whether it tells of an upstream.
+    replicates = true,
     -- References of map-reduce calls: session id -> their numbers.
     refs = {},
 }
@@ -204,7 +206,7 @@ function services.info(opts)
         if not M.master then
             return nil, vshard_error('MISSING_MASTER', 'nobody leads', {replicaset = M.config.replicaset})
         end
-        res.health = {master_upstream = {status = 'follow', idle = 0, lag = 0}}
+        res.health = {master_upstream = M.replicates and {status = 'follow', idle = 0, lag = 0} or nil}
     end
     return res
 end
@@ -392,6 +394,11 @@ function hooks.test_master_set(master)
     M.master = master
 end
 
+-- Whether this replica follows its master.
+function hooks.test_replicates(is_on)
+    M.replicates = is_on
+end
+
 -- References that are held, by calls that still have time.
 function hooks.test_refs()
     local n = 0
@@ -469,6 +476,12 @@ local function start_vshard(config)
             end
         end
         vshard.storage.cfg(cfg, config.id)
+    end
+
+    local replication
+    function hooks.test_replicates(is_on)
+        replication = replication or box.cfg.replication
+        box.cfg({replication = is_on and replication or {}})
     end
 
     function hooks.test_refs()

@@ -43,6 +43,8 @@ pub struct Storage {
     pub unreachable: bool,
     /// vshard.storage.disable()
     pub disabled: bool,
+    /// Status, lag and idle time of a replica's upstream, as it tells them; None: it has none.
+    pub upstream: Option<(&'static str, f64, f64)>,
     /// A NON_MASTER refusal names the master.
     pub names_master: bool,
     /// Rows looked at for one page of discovery.
@@ -151,12 +153,25 @@ impl Cluster {
             "vshard.storage._call" => {
                 let is_master = self.shards[self.storages[at].shard].master == Some(at);
                 let name = self.storages[at].name.as_deref().map_or(Value::Nil, Value::str);
-                let info = Value::map([
-                    ("is_master", Value::Bool(is_master)),
-                    ("health", Value::Array(vec![])),
-                    ("name", name),
-                ]);
-                Reaction::Answer(0, server::values(sync, &[info]))
+                let args = request.args();
+                assert_eq!(args.first().and_then(Value::text), Some("info"));
+                let mut info =
+                    vec![(Value::str("is_master"), Value::Bool(is_master)), (Value::str("name"), name)];
+                if args.get(1).and_then(|opts| opts.field("with_health")) == Some(&Value::Bool(true)) {
+                    let upstream =
+                        if is_master { Some(("follow", 0.0, 0.0)) } else { self.storages[at].upstream };
+                    let health = upstream.map(|(status, lag, idle)| {
+                        let all = [
+                            ("status", Value::str(status)),
+                            ("lag", Value::F64(lag)),
+                            ("idle", Value::F64(idle)),
+                        ];
+                        Value::map([("master_upstream", Value::map(all))])
+                    });
+                    // An empty Lua table is an array.
+                    info.push((Value::str("health"), health.unwrap_or(Value::Array(vec![]))));
+                }
+                Reaction::Answer(0, server::values(sync, &[Value::Map(info)]))
             }
             func => {
                 let args = request.raw_args();

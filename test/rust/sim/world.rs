@@ -1014,6 +1014,9 @@ impl World {
             self.control.handle_reply(&reply, now);
         }
         self.control.handle_timeout(now);
+        if self.control.take_news() {
+            self.inbox.push_back(Message::Topology);
+        }
         while let Some(request) = self.control.poll_request() {
             self.inbox.push_back(Message::Call(request));
         }
@@ -1178,6 +1181,7 @@ fn storage(replicaset: &str, shard: usize, all: usize, number: usize) -> Storage
         frozen: false,
         unreachable: false,
         disabled: false,
+        upstream: Some(("follow", 0.001, 0.1)),
         names_master: true,
         page: 1000,
         hook: None,

@@ -1,6 +1,8 @@
 //! Which instances reads leave alone, for how long, and what ends it.
 
 use super::ms;
+use crate::cluster::Reaction;
+use crate::common::server;
 use crate::world::{Ask, Setup, World};
 
 fn three() -> World {
@@ -126,6 +128,120 @@ fn a_read_that_waits_for_a_dead_master_goes_on_where_a_stuck_one_answers() {
     answer.values();
     let took = answer.at.since(world.calls[call].posted);
     assert!(took >= ms(1000) && took < ms(1600), "{took:?}");
+    world.settle();
+}
+
+#[test]
+fn a_replica_that_lags_is_out_of_reads_until_it_has_caught_up() {
+    let mut world = three();
+    world.cluster.storage("rs1-b").upstream = Some(("follow", 31.0, 0.0));
+    world.cluster.storage("rs1-c").upstream = Some(("stopped", 0.0, 29.0));
+    world.call(Ask::re(1)).values();
+    assert_eq!(calls_at(&world, "rs1-b"), 1, "nothing is known yet");
+    // One interval of failover.
+    world.run_for(ms(2000));
+    for _ in 0..6 {
+        world.call(Ask::re(1)).values();
+        world.call(Ask::bro(1)).values();
+    }
+    assert_eq!(calls_at(&world, "rs1-b"), 1);
+    assert_eq!(calls_at(&world, "rs1-c"), 9);
+    assert_eq!(calls_at(&world, "rs1-a"), 3);
+    world.cluster.storage("rs1-b").upstream = Some(("follow", 30.0, 0.0));
+    world.run_for(ms(1100));
+    world.call(Ask::re(1)).values();
+    assert_eq!(calls_at(&world, "rs1-b"), 2);
+    world.settle();
+}
+
+#[test]
+fn the_limit_of_lag_is_configured() {
+    let mut world = three();
+    world.config.failover_replica_lag_limit = ms(500);
+    world.config.failover_interval = ms(100);
+    world.start();
+    world.cluster.storage("rs1-b").upstream = Some(("sync", 0.6, 0.0));
+    world.run_for(ms(1200));
+    world.call(Ask::re(1)).values();
+    assert_eq!(calls_at(&world, "rs1-b"), 0);
+    world.cluster.storage("rs1-b").upstream = Some(("sync", 0.4, 0.0));
+    world.run_for(ms(110));
+    world.call(Ask::re(1)).values();
+    assert_eq!(calls_at(&world, "rs1-b"), 1);
+    world.settle();
+}
+
+#[test]
+fn when_replication_has_stopped_altogether_reads_go_on() {
+    let mut world = two();
+    world.cluster.storage("rs1-b").upstream = None;
+    world.run_for(ms(2000));
+    world.call(Ask::re(1)).values();
+    assert_eq!(calls_at(&world, "rs1-a"), 1, "its master is in order: the replica is left out");
+    // The master is gone, and nobody has ever said that it replicates.
+    world.cluster.storage("rs1-a").hook = Some(Box::new(|request| {
+        (request.kind == server::TYPE_CALL && request.func() == "vshard.storage._call")
+            .then(|| Reaction::Answer(0, server::error(request.sync, server::ER_PROC_LUA, "cannot tell")))
+    }));
+    world.run_for(ms(2100));
+    world.call(Ask::re(1)).values();
+    assert_eq!(calls_at(&world, "rs1-b"), 1);
+    world.settle();
+}
+
+#[test]
+fn a_read_that_waits_for_a_dead_master_goes_on_where_a_replica_catches_up() {
+    let mut world = World::ready(Setup { shards: vec![3], ..Setup::default() });
+    world.cluster.storage("rs1-b").upstream = Some(("follow", 31.0, 0.0));
+    world.run_for(ms(2000));
+    world.kill("rs1-a");
+    world.kill("rs1-c");
+    let call = world.post(Ask::ro(1).timeout(ms(20_000)));
+    world.after(ms(3000), |world| {
+        world.cluster.storage("rs1-b").upstream = Some(("follow", 1.0, 0.0));
+    });
+    let answer = world.answer(call);
+    answer.values();
+    let took = answer.at.since(world.calls[call].posted);
+    assert!(took >= ms(3000) && took < ms(4100), "{took:?}");
+    world.settle();
+}
+
+#[test]
+fn a_storage_that_was_starting_serves_reads_as_soon_as_it_has_started() {
+    let mut world = two();
+    world.cluster.storage("rs1-a").disabled = true;
+    world.cluster.storage("rs1-b").disabled = true;
+    assert_eq!(world.call(Ask::ro(1)).error_name(), "REPLICASET_IN_BACKOFF");
+    world.run_for(ms(500));
+    world.cluster.storage("rs1-a").disabled = false;
+    // One interval of failover, not five seconds.
+    world.run_for(ms(1100));
+    world.call(Ask::ro(1)).values();
+    // Where a permission is missing, answers to other questions prove nothing.
+    world.cluster.storage("rs1-a").hook = Some(Box::new(|request| {
+        let is_denied = request.kind == server::TYPE_CALL && request.func() == "vshard.storage.call";
+        is_denied.then(|| {
+            let text = "Execute access to function 'vshard.storage.call' is denied for user 'storage'";
+            Reaction::Answer(0, server::error(request.sync, server::ER_ACCESS_DENIED, text))
+        })
+    }));
+    assert_eq!(world.call(Ask::ro(1)).error_name(), "REPLICASET_IN_BACKOFF");
+    let before = calls_at(&world, "rs1-a");
+    world.run_for(ms(3000));
+    assert_eq!(world.call(Ask::ro(1)).error_name(), "REPLICASET_IN_BACKOFF");
+    assert_eq!(calls_at(&world, "rs1-a"), before);
+    world.settle();
+}
+
+#[test]
+fn a_dead_peer_is_left_although_it_is_asked_for_its_health() {
+    let mut world = two();
+    world.run_for(ms(3000));
+    world.freeze("rs1-b");
+    let connects = world.connects[&1];
+    world.run_for(ms(7300));
+    assert_eq!(world.connects[&1], connects + 1, "one ping interval, one ping timeout");
     world.settle();
 }
 

@@ -193,7 +193,11 @@ fn an_answer_from_a_replicaset_that_is_gone_makes_no_route() {
 
 #[test]
 fn callers_that_leave_in_a_search_are_forgotten() {
-    let mut world = ignorant();
+    let mut world = World::new(Setup { shards: vec![2, 2, 2], ..Setup::default() });
+    // Nobody is asked for his health meanwhile.
+    world.config.failover_interval = ms(60_000);
+    world.start();
+    world.run_for(ms(50));
     for id in ["rs1-a", "rs2-a", "rs3-a"] {
         world.freeze(id);
     }

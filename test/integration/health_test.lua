@@ -1,0 +1,79 @@
+-- Reads and instances that are connected, yet not to be read from.
+
+package.path = './?.lua;' .. package.path
+local fiber = require('fiber')
+local suite = require('test.helper.suite')
+
+local s = suite.new('health', {router_cfg = {failover_interval = 0.1}})
+
+local RE = {mode = 'read', prefer_replica = true}
+
+-- Until a read of this mode is served by that instance.
+local function wait_served(fe, c, mode, name)
+    suite.wait_until(('a read served by %s'):format(name), function()
+        return fe:call(c, {1, mode, 'whoami', {}, {timeout = 1}})[1] == name
+    end, 15)
+end
+
+-- Case P09 in part: GREEN, YELLOW and RED by replication.
+s:scenario('a replica that does not replicate is out of reads', {heals = true}, function(t, fe, c)
+    wait_served(fe, c, RE, 's1b')
+    c.storages.s1b:call('test_replicates', {false})
+    wait_served(fe, c, RE, 's1a')
+    for _ = 1, 10 do
+        t:values(fe, fe:call(c, {1, RE, 'whoami', {}, {timeout = 1}}), {'s1a'}, 'and stays out')
+    end
+    t:values(fe, fe:call(c, {30, RE, 'whoami', {}, {timeout = 1}}), {'s2b'}, 'the other replicaset is as before')
+    c.storages.s1b:call('test_replicates', {true})
+    wait_served(fe, c, RE, 's1b')
+    t:ok(true, 'comes back')
+end)
+
+-- vshard has no such list; the figures are those of its replica objects.
+s:scenario('health and replication are shown', {fe = false, router = 'rawshard', heals = true}, function(t, _, c)
+    local function statuses()
+        return c.router:eval([[
+            local res = {}
+            for id, replicaset in pairs(router.info().replicasets) do
+                for _, connection in pairs(replicaset.connections) do
+                    table.insert(res, connection.health_status .. ':' .. connection.replication_status)
+                end
+            end
+            table.sort(res)
+            return table.concat(res, ' ')
+        ]])
+    end
+    local function wait_for(what, wanted)
+        local seen
+        local ok = pcall(suite.wait_until, what, function()
+            seen = statuses()
+            return seen == wanted
+        end, 15)
+        t:ok(ok, what, '  seen: %s', seen)
+    end
+    wait_for('all are in order', '0:0 0:0 0:0 0:0')
+    c.storages.s1b:call('test_replicates', {false})
+    wait_for('one does not replicate', '0:0 0:0 0:0 3:3')
+    c.storages.s1b:call('test_replicates', {true})
+    wait_for('all are in order again', '0:0 0:0 0:0 0:0')
+    c.storages.s2b:stop()
+    wait_for('one is down', '0:0 0:0 0:0 3:0')
+end)
+
+s:scenario('reads come back with a storage that was disabled', {heals = true, differs = 'it waits five seconds'},
+           function(t, fe, c)
+    for _, name in ipairs({'s1a', 's1b'}) do
+        c.storages[name]:call('test_storage_enable', {false})
+    end
+    local res = fe:call(c, {1, 'read', 'whoami', {}, {timeout = 1}})
+    t:is(res[2] and res[2].name, 'REPLICASET_IN_BACKOFF', 'nobody serves')
+    c.storages.s1b:call('test_storage_enable', {true})
+    local started = fiber.clock()
+    wait_served(fe, c, 'read', 's1b')
+    t:within(fiber.clock() - started, 0, 3, 'soon')
+    c.storages.s1a:call('test_storage_enable', {true})
+    wait_served(fe, c, 'read', 's1a')
+    t:within(fiber.clock() - started, 0, 4, 'soon')
+end)
+
+s:run()
