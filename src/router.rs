@@ -11,6 +11,7 @@ use crate::call::raw_args;
 use crate::call::request::{Outcome, Reply, Request, Target, Token};
 use crate::control::config::{Config, DiscoveryMode};
 use crate::control::publish::Publisher;
+use crate::control::services::Services;
 use crate::control::thread::{MakeControl, Signal};
 use crate::control::{self, Command, Control, Status};
 use crate::engine::core::Core;
@@ -293,6 +294,11 @@ impl Router {
     /// What the control loop last said of itself.
     pub fn control_status(&self) -> Status {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How the control loop's services are.
+    pub fn services(&self) -> Services {
+        self.publisher.services().clone()
     }
 
     /// Counters of each engine.

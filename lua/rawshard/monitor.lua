@@ -62,6 +62,16 @@ local function availability(master_is_connected, nearest_is_connected)
     return nearest_is_connected and 'available_ro' or 'unreachable'
 end
 
+-- As vshard has them: what nobody searches for has an empty record.
+local function services_report(replicaset, services, index)
+    local failover = services.failover[index] or {}
+    for i, replica in ipairs(replicaset.priority_list) do
+        failover.replicas = failover.replicas or {}
+        failover.replicas[replica.id] = services.pings[index][i]
+    end
+    return {failover = failover, master_search = services.master_search[index] or {}}
+end
+
 local function add_replicaset(report, replicaset, state, known)
     local code, id = lerror.code, replicaset.id
     local master_at, nearest_at = state.master, nearest(state)
@@ -112,7 +122,8 @@ local function add_unknown(report, router, known, beyond)
 end
 
 local function info(router, opts)
-    local state = native.info(router.native_id)
+    local with_services = opts ~= nil and opts.with_services and true or false
+    local state = native.info(router.native_id, with_services)
     local report = {
         replicasets = {},
         bucket = {available_ro = 0, available_rw = 0, unreachable = 0, unknown = 0},
@@ -128,8 +139,11 @@ local function info(router, opts)
         add_replicaset(report, replicaset, state.replicasets[i], state.buckets[i] or 0)
     end
     add_unknown(report, router, state.known, state.bucket_beyond)
-    if opts and opts.with_services then
-        report.services = {discovery = state.discovery}
+    if with_services then
+        report.services = {discovery = state.services.discovery}
+        for i, replicaset in ipairs(router.replicaset_list) do
+            report.replicasets[replicaset.id].services = services_report(replicaset, state.services, i)
+        end
     end
     return report
 end

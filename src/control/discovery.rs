@@ -42,21 +42,15 @@ pub struct Discovery {
     cursors: HashMap<ReplicasetIdx, Cursor>,
     /// Mode `once` has done its work.
     finished: bool,
-    last_error: Option<String>,
 }
 
 impl Discovery {
     pub fn new(mode: DiscoveryMode) -> Discovery {
-        Discovery { mode, cursors: HashMap::new(), finished: false, last_error: None }
+        Discovery { mode, cursors: HashMap::new(), finished: false }
     }
 
     pub fn mode(&self) -> DiscoveryMode {
         self.mode
-    }
-
-    /// Why the newest page did not come; None when it did.
-    pub fn last_error(&self) -> Option<&str> {
-        self.last_error.as_deref()
     }
 
     /// Setting the mode that is set already changes nothing, as in vshard.
@@ -95,7 +89,6 @@ impl Discovery {
 
     /// A page came; the next one starts at `next_from`, None at the end. `unknown` counts buckets without a route after it.
     pub fn handle_page(&mut self, idx: ReplicasetIdx, next_from: Option<u64>, unknown: u32, now: Time) {
-        self.last_error = None;
         if unknown == 0 && self.mode == DiscoveryMode::Once {
             self.finished = true;
         }
@@ -130,8 +123,7 @@ impl Discovery {
     }
 
     /// No page came. True the first time in a row: worth a line in the log.
-    pub fn handle_failure(&mut self, idx: ReplicasetIdx, error: String, now: Time) -> bool {
-        self.last_error = Some(error);
+    pub fn handle_failure(&mut self, idx: ReplicasetIdx, now: Time) -> bool {
         let Some(cursor) = self.cursors.get_mut(&idx) else { return false };
         cursor.asked = false;
         cursor.due = now.after(WORK);
@@ -145,7 +137,12 @@ impl Discovery {
         self.cursors.values().filter(|cursor| !cursor.asked).map(|cursor| cursor.due).min()
     }
 
-    fn is_active(&self) -> bool {
+    /// Questions are under way.
+    pub fn is_waiting(&self) -> bool {
+        self.cursors.values().any(|cursor| cursor.asked)
+    }
+
+    pub fn is_active(&self) -> bool {
         self.mode != DiscoveryMode::Off && !self.finished
     }
 }
@@ -202,10 +199,9 @@ mod tests {
         discovery.poll_page(at(0));
         discovery.handle_page(RS, Some(7), 1, at(0));
         discovery.poll_page(at(10));
-        assert!(discovery.handle_failure(RS, "down".into(), at(20)));
-        assert_eq!(discovery.last_error(), Some("down"));
+        assert!(discovery.handle_failure(RS, at(20)));
         assert_eq!(discovery.poll_page(at(1020)), Some((RS, 7)));
-        assert!(!discovery.handle_failure(RS, "down".into(), at(1030)), "said once");
+        assert!(!discovery.handle_failure(RS, at(1030)), "said once");
     }
 
     #[test]

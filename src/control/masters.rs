@@ -177,6 +177,12 @@ impl Masters {
         news
     }
 
+    /// What the newest round has brought; None while it goes on.
+    pub fn outcome(&self, idx: ReplicasetIdx) -> Option<bool> {
+        let search = self.searches.get(&idx).filter(|search| search.missing == 0)?;
+        Some(search.found)
+    }
+
     pub fn next_timeout(&self) -> Option<Time> {
         let next = |search: &Search| if search.missing == 0 { search.due } else { search.expires };
         self.searches.values().map(next).min()

@@ -6,6 +6,7 @@ mod discovery;
 mod health;
 mod masters;
 pub mod publish;
+pub mod services;
 pub mod thread;
 
 use std::collections::{HashMap, VecDeque};
@@ -55,7 +56,6 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     pub discovery_mode: DiscoveryMode,
-    pub discovery_error: Option<String>,
     /// The highest bucket that a storage has beyond the configured count, if one has any.
     pub bucket_beyond: Option<u32>,
 }
@@ -66,6 +66,8 @@ pub struct Control {
     discovery: Discovery,
     masters: Masters,
     health: Health,
+    /// Why an instance could not be asked whether it is the master, in this round.
+    search_errors: HashMap<ReplicasetIdx, String>,
     /// Engines are to look at instances again.
     has_news: bool,
     /// When a storage's word on its master was last believed.
@@ -82,6 +84,7 @@ impl Control {
             discovery: Discovery::new(mode),
             masters: Masters::default(),
             health: Health::default(),
+            search_errors: HashMap::new(),
             has_news: false,
             hinted: HashMap::new(),
             open: Slab::new(),
@@ -102,7 +105,6 @@ impl Control {
     pub fn status(&self) -> Status {
         Status {
             discovery_mode: self.discovery.mode(),
-            discovery_error: self.discovery.last_error().map(String::from),
             bucket_beyond: self.discovery.beyond(),
         }
     }
@@ -117,12 +119,16 @@ impl Control {
                 self.masters.set_replicasets(auto, now);
                 let all: Vec<InstanceIdx> = topology.instances.iter().flatten().map(|it| it.idx).collect();
                 self.health.set_instances(&all, topology.pings.interval, now);
+                let searches = topology.live().any(|rs| rs.master_auto);
+                self.publisher.services().set_replicasets(&topology.order, &all, searches);
+                self.search_errors.clear();
             }
             Command::DiscoveryWakeup => self.discovery.wakeup(now),
             Command::DiscoverySet(mode) => self.discovery.set_mode(mode, now),
             Command::MasterSearchWakeup => self.masters.wakeup(now),
             Command::Stop => {}
         }
+        self.publisher.services().set_discovery(self.discovery.is_active());
     }
 
     pub fn handle_report(&mut self, report: &Report, now: Time) {
@@ -148,10 +154,14 @@ impl Control {
             Some(Purpose::Master(replicaset, round, instance)) => {
                 let is_master = reply.outcome == Outcome::Values
                     && vshard::instance_info(reply.array()).is_ok_and(|info| info.is_master);
+                if reply.outcome != Outcome::Values {
+                    self.search_errors.insert(replicaset, describe(reply.values()));
+                }
                 if let Some(master) = self.masters.handle_answer(replicaset, round, instance, is_master, now)
                 {
                     self.publisher.set_master(replicaset, Some(master));
                 }
+                self.tell_search(replicaset);
             }
             Some(Purpose::Health(instance, asked)) => self.handle_health(instance, asked, reply, now),
             None => {}
@@ -166,9 +176,11 @@ impl Control {
             let body = Body::call(Vec::new(), "vshard.storage.buckets_discovery", &args);
             let target = Target::Replicaset(replicaset);
             self.ask(Purpose::Discovery(replicaset), target, Access::RO, body, discovery::TIMEOUT, now);
+            self.publisher.services().discovery_asks();
         }
         while let Some((replicaset, master)) = self.masters.poll_expired(now) {
             self.publisher.set_master(replicaset, Some(master));
+            self.tell_search(replicaset);
         }
         while let Some(replicaset) = self.masters.poll_search(now) {
             let topology = self.publisher.topology();
@@ -180,7 +192,15 @@ impl Control {
             let owes = |idx: &InstanceIdx| self.masters.is_asked(replicaset, *idx, now);
             let whom: Vec<InstanceIdx> =
                 all.iter().copied().filter(|idx| is_connected(idx) && !owes(idx)).collect();
+            let mut away =
+                all.iter().copied().filter_map(|idx| topology.instance(idx).filter(|_| !is_connected(&idx)));
+            match away.next_back() {
+                Some(it) => self.search_errors.insert(replicaset, format!("{} is not connected", it.id)),
+                None => self.search_errors.remove(&replicaset),
+            };
             let round = self.masters.asked(replicaset, &whom, rs.and_then(|rs| rs.master), now);
+            self.publisher.services().search_begins(replicaset);
+            self.tell_search(replicaset);
             for instance in whom {
                 let mut args = vec![0x91];
                 mp::write_str(&mut args, "info");
@@ -209,9 +229,11 @@ impl Control {
                 let purpose = Purpose::Health(next, now);
                 self.ask(purpose, Target::Instance(next), Access::RW, body, timeout, now);
                 self.health.asked(next);
+                self.publisher.services().ping_begins(next);
             } else {
                 // What is down is nobody's choice anyway.
                 self.health.done(next, interval, now);
+                self.publisher.services().ping_ends(next, Err("there is no connection".into()));
             }
             match self.health.poll_check(now) {
                 Some(idx) => next = idx,
@@ -234,6 +256,11 @@ impl Control {
             // The end of a backoff is what somebody may wait for.
             self.has_news |= state.backoff_until.load(Ordering::Relaxed) > now.nanos();
         }
+        let outcome = match reply.outcome {
+            Outcome::Values => Ok(()),
+            _ => Err(format!("{} does not answer: {}", instance.id, describe(reply.values()))),
+        };
+        self.publisher.services().ping_ends(idx, outcome);
         let (mark, reason) = match &info {
             Some(info) => health::judge(info, topology.lag_limit),
             // Old storages, those that know no master, and those that did not answer: nothing is known.
@@ -251,6 +278,15 @@ impl Control {
         }
         if let Some(replicaset) = topology.replicaset(instance.replicaset) {
             self.apply_lag(&topology, replicaset);
+            self.publisher.services().failover_ends(replicaset.idx);
+        }
+    }
+
+    /// Records the end of a round of master search, if it has ended.
+    fn tell_search(&self, replicaset: ReplicasetIdx) {
+        if let Some(found) = self.masters.outcome(replicaset) {
+            let error = self.search_errors.get(&replicaset).map(String::as_str);
+            self.publisher.services().search_ends(replicaset, found, error);
         }
     }
 
@@ -318,13 +354,26 @@ impl Control {
                 }
                 let unknown = count - self.buckets.known();
                 self.discovery.handle_page(replicaset, page.next_from, unknown, now);
+                self.tell_discovery(Ok(()));
             }
             Err(error) => {
-                if self.discovery.handle_failure(replicaset, error.clone(), now) {
-                    log::warn!("discovery: replicaset {} gives no buckets: {error}", rs.id);
+                let text = format!("replicaset {} gives no buckets: {error}", rs.id);
+                if self.discovery.handle_failure(replicaset, now) {
+                    log::warn!("discovery: {text}");
                 }
+                self.tell_discovery(Err(text));
             }
         }
+    }
+}
+
+impl Control {
+    /// As in vshard, a failure counts as long as buckets are unknown.
+    fn tell_discovery(&self, outcome: Result<(), String>) {
+        let mut services = self.publisher.services();
+        let is_complete = self.buckets.known() == self.buckets.count();
+        services.discovery_took(self.discovery.is_waiting(), is_complete, outcome);
+        services.set_discovery(self.discovery.is_active());
     }
 }
 

@@ -1,11 +1,12 @@
 //! The only place where topology snapshots are made and published.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
 use crate::control::config::{Config, InstanceConfig, ReplicasetConfig};
+use crate::control::services::Services;
 use crate::ids::{InstanceIdx, ReplicasetIdx};
 use crate::route::buckets::Buckets;
 use crate::route::topology::{Endpoint, Instance, InstanceState, Pings, Replicaset, Topology};
@@ -16,11 +17,12 @@ pub struct Publisher {
     publishing: Mutex<()>,
     source: Arc<ArcSwap<Topology>>,
     buckets: Arc<Buckets>,
+    services: Mutex<Services>,
 }
 
 impl Publisher {
     pub fn new(source: Arc<ArcSwap<Topology>>, buckets: Arc<Buckets>) -> Publisher {
-        Publisher { publishing: Mutex::new(()), source, buckets }
+        Publisher { publishing: Mutex::new(()), source, buckets, services: Mutex::default() }
     }
 
     /// Publishes what `config` says. A replicaset keeps its index if its id stays; an instance if its id and all that makes
@@ -72,6 +74,11 @@ impl Publisher {
         }
         self.source.store(Arc::new(next));
         true
+    }
+
+    /// What the control loop says of itself.
+    pub fn services(&self) -> MutexGuard<'_, Services> {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn topology(&self) -> Arc<Topology> {

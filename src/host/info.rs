@@ -6,14 +6,14 @@ use mlua::{Lua, Result, Table};
 
 use super::config::discovery_mode_name;
 use super::runtime::RUNTIME;
-use crate::control::Status;
+use crate::control::services::Service;
 use crate::ids::ReplicasetIdx;
 use crate::metrics::Snapshot;
 use crate::route::topology::{Instance, Replicaset, Topology};
 use crate::router::Router;
 use crate::time::Time;
 
-pub fn table(lua: &Lua, router: &Router) -> Result<Table> {
+pub fn table(lua: &Lua, router: &Router, with_services: bool) -> Result<Table> {
     let topology = router.topology();
     let info = lua.create_table()?;
     info.set("bucket_count", router.buckets().count())?;
@@ -43,13 +43,10 @@ pub fn table(lua: &Lua, router: &Router) -> Result<Table> {
     let (capacity, used, peak) = RUNTIME.with(|runtime| runtime.waiters.occupancy());
     info.set("waiters", occupancy(lua, (capacity.into(), used.into(), peak.into()))?)?;
 
-    let discovery = lua.create_table()?;
-    let Status { discovery_mode, discovery_error, bucket_beyond } = router.control_status();
-    info.set("bucket_beyond", bucket_beyond)?;
-    discovery.set("mode", discovery_mode_name(discovery_mode))?;
-    discovery.set("status", if discovery_error.is_none() { "ok" } else { "error" })?;
-    discovery.set("error", discovery_error)?;
-    info.set("discovery", discovery)?;
+    info.set("bucket_beyond", router.control_status().bucket_beyond)?;
+    if with_services {
+        info.set("services", services_table(lua, router, &topology)?)?;
+    }
     Ok(info)
 }
 
@@ -145,6 +142,47 @@ fn instance_table(lua: &Lua, instance: &Instance, now: Time) -> Result<Table> {
     if !last_error.is_empty() {
         table.set("last_error", last_error)?;
     }
+    Ok(table)
+}
+
+/// By position, as replicasets and instances are elsewhere.
+fn services_table(lua: &Lua, router: &Router, topology: &Topology) -> Result<Table> {
+    let services = router.services();
+    let table = lua.create_table()?;
+    if let Some(discovery) = &services.discovery {
+        let record = service(lua, "discovery", discovery)?;
+        record.set("mode", discovery_mode_name(router.control_status().discovery_mode))?;
+        table.set("discovery", record)?;
+    }
+    let (failover, searches, pings) = (lua.create_table()?, lua.create_table()?, lua.create_table()?);
+    for (at, replicaset) in topology.live().enumerate() {
+        if let Some(record) = services.failover.get(&replicaset.idx) {
+            failover.set(at + 1, service(lua, "replicaset_failover", record)?)?;
+        }
+        if let Some(record) = services.master_search.get(&replicaset.idx) {
+            searches.set(at + 1, service(lua, "master_search", record)?)?;
+        }
+        let instances = lua.create_table()?;
+        for (i, idx) in replicaset.instances.iter().enumerate() {
+            if let Some(record) = services.pings.get(idx) {
+                instances.set(i + 1, service(lua, "replica_failover", record)?)?;
+            }
+        }
+        pings.set(at + 1, instances)?;
+    }
+    table.set("failover", failover)?;
+    table.set("master_search", searches)?;
+    table.set("pings", pings)?;
+    Ok(table)
+}
+
+fn service(lua: &Lua, name: &str, service: &Service) -> Result<Table> {
+    let table = lua.create_table()?;
+    table.set("name", name)?;
+    table.set("status", if service.is_ok() { "ok" } else { "error" })?;
+    table.set("status_idx", service.status_idx)?;
+    table.set("activity", service.activity)?;
+    table.set("error", service.error.as_str())?;
     Ok(table)
 }
 

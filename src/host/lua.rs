@@ -80,8 +80,9 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
         Ok(())
     })?;
     natives.add("set_enabled", |_, (id, enabled): (u32, bool)| runtime::set_enabled(id, enabled))?;
-    natives.add("info", |lua, id: u32| {
-        info::table(lua, &*runtime::router(id)?).map_err(|error| error.to_string())
+    natives.add("info", |lua, (id, with_services): (u32, Option<bool>)| {
+        let router = runtime::router(id)?;
+        info::table(lua, &router, with_services.unwrap_or(false)).map_err(|error| error.to_string())
     })?;
     natives.add("master", |_, (id, rs): (u32, usize)| Ok(info::master(&*runtime::router(id)?, rs)))?;
     natives.add("set_master", |_, (id, rs, i): (u32, usize, Option<usize>)| {

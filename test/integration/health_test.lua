@@ -2,6 +2,7 @@
 
 package.path = './?.lua;' .. package.path
 local fiber = require('fiber')
+local json = require('json')
 local suite = require('test.helper.suite')
 
 local s = suite.new('health', {router_cfg = {failover_interval = 0.1}})
@@ -58,6 +59,54 @@ s:scenario('health and replication are shown', {fe = false, router = 'rawshard',
     wait_for('all are in order again', '0:0 0:0 0:0 0:0')
     c.storages.s2b:stop()
     wait_for('one is down', '0:0 0:0 0:0 3:0')
+end)
+
+-- What both routers tell of their services; the texts of errors are their own.
+s:scenario('services', {fe = false, heals = true}, function(t, _, c)
+    local function services()
+        return c.router:eval([[
+            local info = router.info({with_services = true})
+            local res = {discovery = info.services.discovery}
+            for _, replicaset in pairs(info.replicasets) do
+                local failover = replicaset.services.failover
+                res.failover = failover
+                for id, record in pairs(failover.replicas) do
+                    res[id] = record
+                end
+                res.has_search = next(replicaset.services.master_search) ~= nil
+            end
+            return res
+        ]])
+    end
+    local id = c.storages.s2b.config.id
+    local seen
+    local function wait_for(what, condition)
+        local ok = pcall(suite.wait_until, what, function()
+            seen = services()
+            return condition(seen)
+        end, 15)
+        t:ok(ok, what, '  seen: %s', json.encode(seen))
+    end
+    wait_for('all is well', function(res)
+        return res.discovery.status == 'ok' and res[id].status == 'ok' and res.failover.status == 'ok'
+    end)
+    t:is(seen.discovery.name, 'discovery', 'name of discovery')
+    t:is(seen.discovery.error, '', 'no error')
+    t:is(seen.failover.name, 'replicaset_failover', 'name of the failover of a replicaset')
+    t:is(seen.failover.activity, 'idling', 'its activity')
+    t:is(seen[id].name, 'replica_failover', 'name of the failover of a replica')
+    t:is(seen.has_search, false, 'no master is searched for')
+    local number = seen[id].status_idx
+    wait_for('each ping is counted', function(res) return res[id].status_idx > number end)
+    c.storages.s2b:stop()
+    wait_for('a replica is down', function(res) return res[id].status == 'error' and res[id].error ~= '' end)
+    t:is(seen.discovery.status, 'ok', 'all buckets are known')
+    c.router:eval("router.discovery_set('off')")
+    t:is(services().discovery, nil, 'no discovery')
+    c.router:eval("router.discovery_set('on')")
+    wait_for('it is on again', function(res) return res.discovery ~= nil and res.discovery.status == 'ok' end)
+    c.storages.s2b:start()
+    wait_for('the replica is back', function(res) return res[id].status == 'ok' end)
 end)
 
 s:scenario('reads come back with a storage that was disabled', {heals = true, differs = 'it waits five seconds'},

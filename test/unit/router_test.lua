@@ -44,7 +44,10 @@ local function state(patch)
             {master = 1, instances = {instance(true), instance(true)}},
             {master = 1, instances = {instance(true)}},
         },
-        slab = {capacity = 10, used = 1, peak = 2}, engines = {{calls = 5}}, discovery = {mode = 'on', status = 'ok'},
+        slab = {capacity = 10, used = 1, peak = 2}, engines = {{calls = 5}}, services = {
+            discovery = {mode = 'on', status = 'ok'}, failover = {{status = 'ok'}, {status = 'ok'}}, master_search = {},
+            pings = {{{status = 'error'}, {status = 'ok'}}, {{status = 'ok'}}},
+        },
     }
     if patch ~= nil then
         patch(res)
@@ -445,7 +448,7 @@ test:test('the cluster', function(t)
 end)
 
 test:test('info', function(t)
-    t:plan(15)
+    t:plan(18)
     local info = router.info({with_services = true})
     t:is(info.status, 0, 'status')
     t:is_deeply(info.bucket, {available_rw = 100, available_ro = 0, unreachable = 0, unknown = 0}, 'buckets')
@@ -456,6 +459,10 @@ test:test('info', function(t)
     t:is(info.slab.used, 1, 'slab')
     t:is(info.engines[1].calls, 5, 'engines')
     t:is(info.services.discovery.mode, 'on', 'services')
+    local services = info.replicasets.rs1.services
+    t:is(services.failover.status, 'ok', 'of a replicaset')
+    t:is(services.failover.replicas.a.status, 'error', 'and of its instances')
+    t:is_deeply(services.master_search, {}, 'nobody is searched for')
     t:ok(not json.encode(info):find('secret'), 'no secrets')
 
     local function alerts_of(patch)

@@ -121,12 +121,12 @@ fn nonsense_for_pages_is_reported_and_asked_again() {
         }));
         world.start();
         world.run_for(ms(2500));
-        assert!(world.control.status().discovery_error.is_some());
+        assert!(!world.publisher.services().discovery.as_ref().expect("it is on").is_ok());
         let asked = world.cluster.asked(None, DISCOVERY);
         assert!((2..=4).contains(&asked), "{asked} questions in 2.5 s");
         world.cluster.storage("rs1-a").hook = None;
         world.run_until("all buckets are known", |world| world.buckets.known() == 30);
-        assert_eq!(world.control.status().discovery_error, None);
+        assert!(world.publisher.services().discovery.as_ref().expect("it is on").is_ok());
         world.settle();
     }
 }

@@ -334,3 +334,26 @@ fn words_that_flip_change_the_master_at_a_walking_pace() {
     }
     world.settle();
 }
+
+#[test]
+fn the_service_of_master_search_says_whom_it_could_not_ask() {
+    let mut world = World::new(Setup::default());
+    world.start();
+    assert!(world.publisher.services().master_search.is_empty(), "nobody is searched for");
+    let mut world = auto();
+    for id in ["rs1-a", "rs1-b"] {
+        world.cluster.storage(id).up = false;
+    }
+    world.run_for(ms(1000));
+    let rs1 = world.replicaset("rs1");
+    let rs2 = world.replicaset("rs2");
+    let error = world.publisher.services().master_search[&rs1].error.clone();
+    assert!(error.contains("rs1-b is not connected"), "{error}");
+    assert!(world.publisher.services().master_search[&rs2].is_ok());
+    world.revive("rs1-a");
+    world.run_until("its master is found", |world| {
+        world.publisher.services().master_search[&world.replicaset("rs1")].is_ok()
+    });
+    assert_eq!(world.call(Ask::replicaset("rs1", Access::RW)).values().len(), 1);
+    world.settle();
+}
