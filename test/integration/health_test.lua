@@ -16,7 +16,28 @@ local function wait_served(fe, c, mode, name)
     end, 15)
 end
 
--- Case P09 in part: GREEN, YELLOW and RED by replication.
+-- Case P09.
+s:scenario('P09 a frozen replica is passed over after a few attempts', {
+    heals = true, differs = 'attempts shorter than half a second do not count',
+}, function(t, fe, c)
+    wait_served(fe, c, RE, 's1b')
+    c.storages.s1b:freeze()
+    local slow, most = 0, 0
+    for _ = 1, 100 do
+        local started = fiber.clock()
+        t:values(fe, fe:call(c, {1, RE, 'whoami', {}, {timeout = 2, request_timeout = 0.3}}), {'s1a'}, 'served')
+        local took = fiber.clock() - started
+        slow, most = slow + (took > 0.25 and 1 or 0), math.max(most, took)
+    end
+    t:within(slow, 1, 3, 'a few find out')
+    t:within(most, 0.25, 0.7, 'within one attempt')
+    local started = fiber.clock()
+    t:values(fe, fe:call(c, {1, RE, 'whoami', {}, {timeout = 2}}), {'s1a'}, 'without attempts, too')
+    t:within(fiber.clock() - started, 0, 0.25, 'straight away')
+    c.storages.s1b:thaw()
+    wait_served(fe, c, RE, 's1b')
+end)
+
 s:scenario('a replica that does not replicate is out of reads', {heals = true}, function(t, fe, c)
     wait_served(fe, c, RE, 's1b')
     c.storages.s1b:call('test_replicates', {false})

@@ -2,8 +2,9 @@
 
 use super::ms;
 use crate::cluster::Reaction;
-use crate::common::server;
+use crate::common::{server, value::Value};
 use crate::world::{Ask, Setup, World};
+use rawshard::control::config::DiscoveryMode;
 
 fn three() -> World {
     World::ready(Setup { shards: vec![3], ..Setup::default() })
@@ -55,7 +56,7 @@ fn one_that_leaves_requests_unanswered_is_passed_over_until_it_answers() {
 fn one_that_is_slow_with_some_requests_and_answers_others_is_in_order() {
     let mut world = three();
     for _ in 0..6 {
-        let slow = Ask::ro(1).func("slow").arg(crate::common::value::Value::Uint(3_000_000));
+        let slow = Ask::ro(1).func("slow").arg(Value::Uint(3_000_000));
         let slow = world.post(slow.timeout(ms(2000)).request_timeout(ms(200)));
         world.run_for(ms(100));
         world.call(Ask::rw(1)).values();
@@ -261,5 +262,103 @@ fn each_of_very_many_instances_is_tried_once() {
     world.run_for(ms(50));
     let asked: Vec<u64> = ids.iter().map(|id| calls_at(&world, id)).collect();
     assert_eq!(asked, vec![1; 70]);
+    world.settle();
+}
+
+/// P10
+#[test]
+fn a_backoff_is_over_by_the_clock_whatever_the_pace_of_failover() {
+    let mut world = World::new(Setup { shards: vec![2], ..Setup::default() });
+    world.config.failover_interval = ms(600_000);
+    world.start();
+    world.run_for(ms(50));
+    world.learn_routes();
+    for id in ["rs1-a", "rs1-b"] {
+        world.cluster.storage(id).disabled = true;
+    }
+    let answer = world.call(Ask::ro(1));
+    assert_eq!(answer.error_name(), "REPLICASET_IN_BACKOFF");
+    let cause = answer.error().field("error").and_then(|error| error.field("name")).cloned();
+    assert_eq!(cause, Some(Value::str("STORAGE_IS_DISABLED")));
+    for id in ["rs1-a", "rs1-b"] {
+        world.cluster.storage(id).disabled = false;
+    }
+    world.kill("rs1-b");
+    world.run_for(ms(4900));
+    assert_eq!(world.call(Ask::ro(1)).error_name(), "REPLICASET_IN_BACKOFF");
+    world.run_for(ms(200));
+    world.call(Ask::ro(1)).values();
+    assert_eq!(calls_at(&world, "rs1-a"), 2);
+    world.settle();
+}
+
+/// P11
+#[test]
+fn the_nearest_is_read_from_as_soon_as_it_is_connected() {
+    let mut world = World::new(Setup { shards: vec![3], ..Setup::default() });
+    for (id, weight) in [("rs1-a", 10.0), ("rs1-b", f64::INFINITY), ("rs1-c", 1.0)] {
+        world.instance_config(id).zone_weight = weight;
+    }
+    world.start();
+    // At once, before there is any connection.
+    let first = world.post(Ask::re(1).timeout(ms(1000)));
+    world.answer(first).values();
+    world.run_for(ms(5));
+    let before = calls_at(&world, "rs1-c");
+    for _ in 0..5 {
+        world.call(Ask::re(1)).values();
+        world.call(Ask::ro(1)).values();
+    }
+    assert_eq!(calls_at(&world, "rs1-c"), before + 10);
+    world.kill("rs1-c");
+    world.call(Ask::ro(1)).values();
+    world.call(Ask::re(1)).values();
+    assert_eq!([calls_at(&world, "rs1-a"), calls_at(&world, "rs1-b")], [1 + u64::from(before == 0), 1]);
+    world.settle();
+}
+
+/// P12
+#[test]
+fn a_read_right_after_the_death_of_the_master_is_served_by_a_replica() {
+    for is_auto in [false, true] {
+        let mut world = World::new(Setup { shards: vec![3], ..Setup::default() });
+        world.config.failover_interval = ms(600_000);
+        if is_auto {
+            world.config.replicasets[0].master_auto = true;
+            world.instance_config("rs1-a").is_master = false;
+        }
+        world.start();
+        world.run_for(ms(600));
+        world.learn_routes();
+        world.kill("rs1-a");
+        let call = world.post(Ask::ro(1));
+        let answer = world.answer(call);
+        answer.values();
+        assert!(answer.at.since(world.calls[call].posted) < ms(5));
+        world.settle();
+    }
+}
+
+/// P14, the half of discovery
+#[test]
+fn a_replicaset_that_answers_too_late_keeps_no_other_from_being_discovered() {
+    let mut world = World::new(Setup { discovery: DiscoveryMode::On, ..Setup::default() });
+    for id in ["rs1-a", "rs1-b"] {
+        world.cluster.storage(id).hook = Some(Box::new(|request| {
+            let is_page =
+                request.kind == server::TYPE_CALL && request.func() == "vshard.storage.buckets_discovery";
+            let page = Value::map([("buckets", Value::Array(vec![Value::Uint(1)]))]);
+            is_page.then(|| Reaction::Answer(11_000_000, server::values(request.sync, &[page])))
+        }));
+    }
+    world.start();
+    world.run_for(ms(1000));
+    assert_eq!(world.buckets.known(), 15, "those of the other one");
+    world.run_for(ms(12_000));
+    assert_eq!(world.buckets.known(), 15, "an answer after ten seconds is none");
+    for id in ["rs1-a", "rs1-b"] {
+        world.cluster.storage(id).hook = None;
+    }
+    world.run_until("all are known", |world| world.buckets.known() == 30);
     world.settle();
 }
