@@ -26,8 +26,8 @@ local USAGE = 'Usage: map_callrw(func, args, {timeout = number, return_raw = boo
 
 local map_mt = {__serialize = 'map'}
 
--- The state of one call: router, rid, deadline; `asked`: replicasets by id that may hold a reference. A failure is raised as
--- one of these, and becomes `nil, err, id`.
+-- The state of one call: router, rid, deadline; `asked`: replicasets by id that may hold a reference; `chosen`: whom it asks
+-- there, if not the master. A failure is raised as one of these, and becomes `nil, err, id`.
 local failure_mt = {}
 
 local function fail(err, id)
@@ -50,18 +50,24 @@ local function left_or_fail(call, id)
     return timeout
 end
 
--- A future of the newest object of the replicaset, so that a reconfiguration does not come between the stages.
-local function call_master(router, id, args, opts)
-    local replicaset = router.replicasets[id]
-    if replicaset == nil then
+-- A future of the newest object of the replicaset, so that a reconfiguration does not come between the stages: of its
+-- master, or of the instance that the call has chosen in it.
+local function ask(call, id, args, opts)
+    local replicaset = call.router.replicasets[id]
+    local replica = replicaset ~= nil and call.chosen ~= nil and replicaset.replicas[call.chosen[id]] or nil
+    if replicaset == nil or call.chosen ~= nil and replica == nil then
         return nil, lerror.vshard(lerror.code.OBJECT_IS_OUTDATED)
     end
     opts.is_async = true
-    return replicaset:callrw(SERVICE, args, opts)
+    if replica == nil then
+        return replicaset:callrw(SERVICE, args, opts)
+    end
+    local _, res, err = replica:call(SERVICE, args, opts)
+    return res, err
 end
 
 local function send(call, id, args, is_raw)
-    local res, err = call_master(call.router, id, args, {return_raw = is_raw, timeout = left_or_fail(call, id)})
+    local res, err = ask(call, id, args, {return_raw = is_raw, timeout = left_or_fail(call, id)})
     if res == nil then
         fail(err, id)
     end
@@ -79,9 +85,9 @@ end
 
 -- References.
 
--- The replicasets of the whole cluster, all with a reference.
+-- The replicasets of the whole cluster, all with a reference: id -> how many buckets it has.
 local function ref_all(call)
-    local router, sent, count = call.router, {}, 0
+    local router, sent, counts, count = call.router, {}, {}, 0
     for id in pairs(router.replicasets) do
         call.asked[id] = true
         sent[id] = send(call, id, {'storage_ref', call.rid, left_or_fail(call, id)})
@@ -91,12 +97,12 @@ local function ref_all(call)
         if res[1] == nil then
             fail(res[2], id)
         end
-        count = count + res[1]
+        counts[id], count = res[1], count + res[1]
     end
     if count ~= router.total_bucket_count then
         fail(lerror.vshard(lerror.code.UNKNOWN_BUCKETS, router.total_bucket_count - count))
     end
-    return sent
+    return counts
 end
 
 -- The replicaset that owns a bucket, as far as known; asks the storages if it is not.
@@ -197,12 +203,16 @@ local function ref_buckets(call, bucket_ids)
 end
 
 -- Best effort: the storage drops the reference by itself at its deadline.
+local function unref_one(call, id)
+    local res = ask(call, id, {'storage_unref', call.rid}, {timeout = UNREF_TIMEOUT})
+    if res ~= nil then
+        detach(res)
+    end
+end
+
 local function unref(call)
     for id in pairs(call.asked) do
-        local res = call_master(call.router, id, {'storage_unref', call.rid}, {timeout = UNREF_TIMEOUT})
-        if res ~= nil then
-            detach(res)
-        end
+        unref_one(call, id)
     end
 end
 
@@ -345,4 +355,10 @@ end
 return {
     map_callrw = map_callrw,
     group = group,
+    reroute = reroute,
+    -- What map_read.lua shares.
+    parts = {
+        ask = ask, fail = fail, finish = finish, left = left, left_or_fail = left_or_fail, map = map,
+        read_bucket_ids = read_bucket_ids, ref_all = ref_all, ref_buckets = ref_buckets, unref = unref, unref_one = unref_one,
+    },
 }

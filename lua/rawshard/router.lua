@@ -2,10 +2,10 @@
 -- them. Arguments are checked here; calls are made by the native half.
 --
 -- Beside it in this directory: replicaset and replica (their objects), places (where they stand), attach (routers beside
--- vshard's), monitor (info), bootstrap, map_call, callopts (options of a call), future, codec (arguments into bytes, answers
--- into values), cfg and uri (the configuration table), hash, error, native (finds and loads rawshard.so), version. There must
--- be no init.lua: Tarantool looks for the library of the stored function `rawshard.callraw` by the name `rawshard`, and would
--- take that file for it.
+-- vshard's), monitor (info), bootstrap, map_call and map_read (map-reduce), callopts (options of a call), future, codec
+-- (arguments into bytes, answers into values), cfg and uri (the configuration table), hash, error, native (finds and loads
+-- rawshard.so), version. There must be no init.lua: Tarantool looks for the library of the stored function `rawshard.callraw`
+-- by the name `rawshard`, and would take that file for it.
 --
 -- A router lives longer than this module: reloading it (package.loaded cleared, required again) finds the running
 -- routers in a global and gives their objects the new methods. Whoever kept the old module goes on with its functions.
@@ -22,6 +22,7 @@ local lcfg = require('rawshard.cfg')
 local lerror = require('rawshard.error')
 local lreplicaset = require('rawshard.replicaset')
 local map_call = require('rawshard.map_call')
+local map_read = require('rawshard.map_read')
 local monitor = require('rawshard.monitor')
 local native = require('rawshard.native')
 local version = require('rawshard.version')
@@ -263,11 +264,20 @@ local function sync(self, timeout)
     return true
 end
 
-local function map_callrw(self, func, args, opts)
-    -- Unique in the process: routers, and calls of one router, may have the same storages.
+-- Unique in the process: routers, and calls of one router, may have the same storages.
+local function next_ref_id()
     local rid = M.ref_id
     M.ref_id = rid + 1
-    return map_call.map_callrw(self, rid, func, args, opts)
+    return rid
+end
+
+local function map_callrw(self, func, args, opts)
+    return map_call.map_callrw(self, next_ref_id(), func, args, opts)
+end
+
+local function map_callro(self, func, args, opts)
+    M.map_turn = (M.map_turn or 0) % 0x7fffffff + 1
+    return map_read.map_callro(self, next_ref_id(), next_ref_id(), M.map_turn, func, args, opts)
 end
 
 local function create_cluster_recovery_point(self, label, opts)
@@ -433,7 +443,7 @@ for name, func in pairs({
     route = route, routeall = routeall, bucket_count = bucket_count, bucket_id = bucket_id,
     bucket_id_strcrc32 = bucket_id_strcrc32, bucket_id_mpcrc32 = bucket_id_mpcrc32, bootstrap = bootstrap, sync = sync,
     buckets_info = buckets_info, discovery_wakeup = discovery_wakeup, discovery_set = discovery_set,
-    master_search_wakeup = master_search_wakeup, map_callrw = map_callrw,
+    master_search_wakeup = master_search_wakeup, map_callrw = map_callrw, map_callro = map_callro,
     create_cluster_recovery_point = create_cluster_recovery_point, _buckets_group = map_call.group,
     _route_map_clear = route_map_clear, _bucket_reset = bucket_reset,
 }) do

@@ -176,9 +176,20 @@ impl Core {
         }
     }
 
-    /// Calls try again until their deadline, as in vshard; a question for the route alone is answered.
+    /// A connection to an instance of the replicaset is being made, for the first time or after one that was in order.
+    fn is_on_its_way(&self, replicaset: ReplicasetIdx) -> bool {
+        let is_coming = |idx: &InstanceIdx| {
+            self.peer(*idx)
+                .is_some_and(|peer| !peer.conn.is_ready() && !peer.conn.has_failed() && !peer.retired)
+        };
+        self.topology.replicaset(replicaset).is_some_and(|it| it.instances.iter().any(is_coming))
+    }
+
+    /// Calls try again until their deadline, as in vshard; a question for the route alone is answered, unless somebody could
+    /// not be asked yet.
     fn not_found(&mut self, bucket: BucketId, now: Time) {
         let Some(search) = self.end_search(bucket) else { return };
+        let waits = search.unreachable.is_some_and(|replicaset| self.is_on_its_way(replicaset));
         let mut error = search.error.unwrap_or_default();
         if error.is_empty() {
             let unreachable = search.unreachable.and_then(|idx| self.topology.replicaset(idx));
@@ -195,7 +206,7 @@ impl Core {
             let Some(call) = self.calls.get_mut(id).filter(|call| call.stage == Stage::Resolving) else {
                 continue;
             };
-            if matches!(call.target, Target::Route(_)) {
+            if matches!(call.target, Target::Route(_)) && !waits {
                 self.fail_with(id, &error);
                 continue;
             }

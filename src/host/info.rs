@@ -7,9 +7,10 @@ use mlua::{Lua, Result, Table};
 use super::config::discovery_mode_name;
 use super::runtime::RUNTIME;
 use crate::control::services::Service;
-use crate::ids::ReplicasetIdx;
+use crate::ids::{InstanceIdx, ReplicasetIdx};
 use crate::metrics::Snapshot;
-use crate::route::topology::{Instance, Replicaset, Topology};
+use crate::route::pick::{self, Access, Mode};
+use crate::route::topology::{Instance, Mark, Replicaset, Topology};
 use crate::router::Router;
 use crate::time::Time;
 
@@ -77,6 +78,25 @@ pub fn is_connected(router: &Router, rs: usize, i: usize) -> bool {
 pub fn last_error(router: &Router, rs: usize, i: usize) -> String {
     let topology = router.topology();
     instance_at(&topology, rs, i).map(|instance| instance.state.last_error()).unwrap_or_default()
+}
+
+/// The instance that a read would go to now, as far as TX can tell; see [`pick::pick`]. `turn`: of a balanced one. `tried`:
+/// those that have failed already.
+pub fn pick_instance(
+    router: &Router,
+    rs: usize,
+    prefer_replica: bool,
+    turn: Option<u32>,
+    tried: &[usize],
+) -> Option<usize> {
+    let (topology, now) = (router.topology(), router.now());
+    let replicaset = at(&topology, rs)?;
+    let instance = |i: &usize| replicaset.instances.get(i.checked_sub(1)?).copied();
+    let tried: Vec<InstanceIdx> = tried.iter().filter_map(instance).collect();
+    let access = Access { mode: Mode::Read, prefer_replica, balance: turn.is_some() };
+    let usable = |idx| topology.instance(idx).is_some_and(|it| it.state.health(now) != Mark::Red);
+    let picked = pick::pick(replicaset, access, &tried, &mut turn.unwrap_or(0), usable)?;
+    replicaset.instances.iter().position(|instance| *instance == picked).map(|position| position + 1)
 }
 
 /// How many buckets are known to be there.

@@ -95,6 +95,12 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     natives.add("is_connected", |_, (id, rs, i): (u32, usize, usize)| {
         Ok(info::is_connected(&*runtime::router(id)?, rs, i))
     })?;
+    natives.add(
+        "pick_instance",
+        |_, (id, rs, prefer_replica, turn, tried): (u32, usize, bool, Option<u32>, Vec<usize>)| {
+            Ok(info::pick_instance(&*runtime::router(id)?, rs, prefer_replica, turn, &tried))
+        },
+    )?;
     natives.add("known_buckets", |_, (id, rs): (u32, usize)| {
         Ok(info::known_buckets(&*runtime::router(id)?, rs))
     })?;

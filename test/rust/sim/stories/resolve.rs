@@ -210,3 +210,23 @@ fn callers_that_leave_in_a_search_are_forgotten() {
     assert_eq!(world.core.held(), Default::default());
     world.settle();
 }
+
+#[test]
+fn a_question_for_the_route_waits_for_the_first_connections() {
+    let mut world = World::new(Setup { shards: vec![2, 2], ..Setup::default() });
+    world.start();
+    let route = world.post(Ask::route(2));
+    world.answer(route).values();
+    assert_eq!(world.route(2).as_deref(), Some("rs2"));
+    // Those that cannot be made are not waited for.
+    let mut world = World::new(Setup { shards: vec![2, 2], ..Setup::default() });
+    for id in ["rs2-a", "rs2-b"] {
+        world.cluster.storage(id).up = false;
+    }
+    world.start();
+    let route = world.post(Ask::route(2));
+    let answer = world.answer(route);
+    assert_eq!(answer.error_name(), "UNREACHABLE_REPLICASET");
+    assert!(answer.at.since(world.calls[route].posted) < ms(100));
+    world.settle();
+}
