@@ -103,10 +103,7 @@ impl Control {
     }
 
     pub fn status(&self) -> Status {
-        Status {
-            discovery_mode: self.discovery.mode(),
-            bucket_beyond: self.discovery.beyond(),
-        }
+        Status { discovery_mode: self.discovery.mode(), bucket_beyond: self.discovery.beyond() }
     }
 
     pub fn handle_command(&mut self, command: Command, now: Time) {
@@ -248,7 +245,7 @@ impl Control {
         let Some(instance) = topology.instance(idx) else { return };
         let info = match reply.outcome {
             Outcome::Values => vshard::instance_info(reply.array()).ok(),
-            Outcome::Failed | Outcome::Malformed => None,
+            Outcome::Failed | Outcome::Malformed | Outcome::Push => None,
         };
         let state = &instance.state;
         if reply.outcome == Outcome::Values {
