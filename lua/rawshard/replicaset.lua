@@ -26,8 +26,9 @@ local RW, RO, RE, BRO, BRE = 0, 1, 3, 5, 7
 
 -- Seconds; vshard's defaults of direct calls.
 local WRITE_TIMEOUT, READ_TIMEOUT = 0.5, 64
--- For one question of who is the master, and between looks at what another thread does.
-local MASTER_SEARCH_TIMEOUT, POLL = 5, 0.005
+-- For one question of who is the master, for the present one to say that it still is, and between looks at what another
+-- thread does.
+local MASTER_SEARCH_TIMEOUT, PRESENT_TIMEOUT, POLL = 5, 0.5, 0.005
 
 local USAGE = 'Usage: replicaset:call(func, args, opts)'
 
@@ -381,7 +382,7 @@ function waiting.locate_master(self)
     end
     local master = self.master
     if master ~= nil and master:is_connected() then
-        local ok, info = master:call(INFO, {'info'}, {timeout = MASTER_SEARCH_TIMEOUT})
+        local ok, info = master:call(INFO, {'info'}, {timeout = PRESENT_TIMEOUT})
         if ok and type(info) == 'table' and info.is_master then
             return true, true
         end

@@ -152,6 +152,16 @@ scenario('update_master', function(t, c)
     t:is(on_router(c, code), {true, true, true, S1A}, 'an unknown one: a new search')
 end)
 
+scenario('a searched master that hangs', function(t, c)
+    on_router(c, 'assert(auto():wait_master(10))')
+    c.storages.s1a:freeze()
+    t:is(on_router(c, [[
+        local rs, started = auto(), fiber.clock()
+        local is_done, is_nop = rs:locate_master()
+        return {is_done, is_nop, rs.master.id, fiber.clock() - started < 3}
+    ]]), {false, false, S1A, true}, 'it is waited for, for half a second, and not forgotten')
+end, {heals = true, differs = 'waits for 5 s'})
+
 scenario('a searched master that is down', function(t, c)
     on_router(c, 'assert(auto():wait_master(10))')
     c.storages.s1a:kill()
