@@ -64,9 +64,26 @@ local function on_connect(conn)
     end
 end
 
+-- Where instances are known by name, the engines ask for it; the instance there has another one.
+local function has_wrong_name(self)
+    if self.id ~= self.name then
+        return false
+    end
+    local place, position = place_of(self)
+    local router_id = self._replicaset._router_id
+    return not native.is_connected(router_id, place.index, position)
+        and native.last_error(router_id, place.index, position):startswith('Mismatch server name')
+end
+
 -- The connection there is, or a new one; does not wait for it.
 local function connect(self)
     local conn = rawget(self, '_conn')
+    if has_wrong_name(self) then
+        if conn ~= nil then
+            conn:close()
+        end
+        return conn
+    end
     if conn ~= nil and (not is_dead(conn) or clock() < self._opened_at + REOPEN_PAUSE) then
         return conn
     end
@@ -96,7 +113,7 @@ local function live_conn(self)
         return nil
     end
     local conn = connect(self)
-    if rawget(self, '_is_opening') and may_wait() then
+    if conn ~= nil and rawget(self, '_is_opening') and may_wait() then
         local left = self._opened_at + OPEN_WAIT - clock()
         if left > 0 then
             pcall(conn.wait_state, conn, {active = true, error_reconnect = true, error = true, closed = true}, left)

@@ -369,11 +369,15 @@ local function apply(self, cfg)
     native.cfg_check(neutral)
     log.info('Configuring router "%s", rawshard %s', self.name, version.VERSION)
     if cfg.box_cfg_mode ~= 'manual' then
+        log.info('Calling box.cfg()')
         box.cfg(lcfg.box_options(cfg))
+    else
+        log.info('Box configuration was skipped, box_cfg_mode is "manual"')
     end
     if self.native_id == nil then
         stop_on_shutdown()
         self.native_id = native.router_new(self.name, neutral)
+        native.prepare()
     else
         native.router_cfg(self.native_id, neutral)
     end

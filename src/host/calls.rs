@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_int};
 use std::time::Duration;
 
 use super::cfunc;
+use super::completion;
 use super::failure::Failure;
 use super::guard::{self, End};
 use super::object;
@@ -29,6 +30,7 @@ pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
     (c"call_instance", call_instance),
     (c"route", route),
     (c"callraw", callraw),
+    (c"prepare", prepare),
     (c"result_fault", result_fault),
     (c"release", release),
 ];
@@ -170,6 +172,13 @@ unsafe extern "C-unwind" fn callraw(l: *mut lua_State) -> c_int {
 const NO_OBJECT: &str =
     "The host does not make a msgpack.object of the result: a MessagePack extension in it is damaged";
 const TOO_MANY: &str = "The result has too many values for Lua's stack";
+
+/// `() -> nothing`. Starts what the first call would start: that switches fibers, which a call that gives a future must not do.
+unsafe extern "C-unwind" fn prepare(l: *mut lua_State) -> c_int {
+    let done = guard::run(completion::ensure);
+    // SAFETY: Lua calls it with its own state, on TX.
+    if let End::Done(()) = done { 0 } else { unsafe { guard::raise(l) } }
+}
 
 /// `() -> nothing`
 unsafe extern "C-unwind" fn release(_: *mut lua_State) -> c_int {

@@ -125,6 +125,31 @@ scenario('mistakes with a future are raised', function(t, c)
     t:has(on_router(c, "return raised(async, 'echo', {1}, {on_push = print})"), 'on_push', 'pushes')
 end, own)
 
+scenario('the first call of a process does not yield', function(t, c)
+    local c2 = c.router:eval([[
+        local cfg = table.deepcopy(router.static.current_cfg)
+        local script = require('fio').pathjoin(require('fio').tempdir(), 'first.lua')
+        return {cfg = cfg, cpath = package.cpath, path = package.path, script = script}
+    ]])
+    local f = io.open(c2.script, 'w')
+    f:write(([[
+        package.path, package.cpath = %q, %q
+        local router = require('rawshard.router')
+        local cfg = require('json').decode(%q)
+        cfg.box_cfg_mode = 'manual'
+        router.cfg(cfg)
+        local fiber = require('fiber')
+        local before = fiber.info()[fiber.self():id()].csw
+        router.callrw(1, 'echo', {1}, {is_async = true})
+        print(fiber.info()[fiber.self():id()].csw - before)
+        os.exit(0)
+    ]]):format(c2.path, c2.cpath, require('json').encode(c2.cfg)))
+    f:close()
+    local out = io.popen(suite.env.tarantool .. ' ' .. c2.script .. ' 2>/dev/null'):read('*a')
+    os.remove(c2.script)
+    t:is(out:match('%-?%d+'), '0', 'no switch of fibers')
+end, {router = 'rawshard'})
+
 scenario('pairs', function(t, c)
     t:is(on_router(c, [[
         local steps = {}

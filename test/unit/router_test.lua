@@ -111,7 +111,7 @@ test:test('checks of arguments', function(t)
         {usage, 1, nil},
         {usage, 1, 'f', 'text'},
         {usage, 1, 'f', {}, {is_async = true, timeout = '1'}},
-        {'option "buffer" is not supported', 1, 'f', {}, {buffer = true}},
+        {'option "buffer" must be a buffer.ibuf()', 1, 'f', {}, {buffer = true}},
     }
     t:plan(#cases + 5)
     fake.log = {}

@@ -181,7 +181,7 @@ end
 
 function fake.stop_all() end
 
-for _, name in ipairs({'router_stop', 'set_static', 'discovery_wakeup', 'discovery_set', 'master_search_wakeup',
+for _, name in ipairs({'router_stop', 'prepare', 'set_static', 'discovery_wakeup', 'discovery_set', 'master_search_wakeup',
                        'route_map_clear', 'bucket_set'}) do
     fake[name] = function(...)
         note(name, {...})
