@@ -56,7 +56,9 @@ local function bootstrap(replicasets, bucket_count, opts)
     if #replicasets == 0 then
         return nil, lerror.make('Bootstrap needs at least one replicaset')
     end
-    local ok, is_done = check_empty(replicasets, opts.if_not_bootstrapped, call_opts)
+    -- box.NULL is true where nil is false.
+    local if_not_bootstrapped = opts.if_not_bootstrapped ~= nil and opts.if_not_bootstrapped
+    local ok, is_done = check_empty(replicasets, if_not_bootstrapped, call_opts)
     if not ok then
         return nil, is_done
     end

@@ -44,7 +44,7 @@ local function option(key, label, kind, more)
     elseif kind ~= nil and kind.enum ~= nil then
         res.enum = kind.enum
     else
-        res.kinds = kind
+        res.kinds, res.is_choice = kind, true
     end
     res.optional = res.optional or res.default ~= nil
     return res
@@ -69,7 +69,7 @@ local function check_kind(opt, value)
             return
         end
     end
-    if #opt.kinds == 1 then
+    if not opt.is_choice then
         fail('%s must be %s', opt.label, opt.kinds[1])
     end
     fail('%s must be one of the following types: %s', opt.label, table.concat(opt.kinds, ', '))
@@ -138,7 +138,7 @@ local replica_options = {
     option('zone', 'Zone', {'string', 'number'}, {optional = true}),
     option('master', 'Master', 'boolean', {optional = true, check = check_master}),
     option('rebalancer', 'Rebalancer flag', 'boolean', {optional = true}),
-    option('uuid', 'UUID', 'non-empty string', {optional = true, check = check_uuid}),
+    option('uuid', 'UUID', {'non-empty string'}, {optional = true, check = check_uuid}),
 }
 
 -- In the order of ids, for the same reason as above.
@@ -175,7 +175,7 @@ local replicaset_options = {
     option('lock', 'Lock', 'boolean', {optional = true}),
     option('master', 'Master search mode', {enum = {'auto'}}, {optional = true}),
     option('rebalancer', 'Rebalancer flag', 'boolean', {optional = true}),
-    option('uuid', 'UUID', 'non-empty string', {optional = true, check = check_uuid}),
+    option('uuid', 'UUID', {'non-empty string'}, {optional = true, check = check_uuid}),
     option('replicas', 'Replicas', 'table', {check = check_replicas}),
 }
 

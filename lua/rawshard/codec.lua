@@ -42,6 +42,8 @@ local FAULTS = {
     'The result has a MessagePack extension that is damaged or unknown, it can only be had with return_raw',
 }
 
+local seq_mt = {__serialize = 'seq'}
+
 -- The buffer between two uses. Whoever encodes takes it away: a `__serialize` of the user may yield, and then another
 -- fiber makes its own.
 local spare
@@ -116,18 +118,17 @@ local function decode_up_to_three(n)
         first = nil
     end
     if n == 1 then
-        return first
+        return first, nil, nil
     end
     second, pos = decode(pos)
-    if n == 2 then
-        return first, second
+    if n > 2 then
+        third = decode(pos)
     end
-    third = decode(pos)
     return first, second, third
 end
 
 local function decode_all(n)
-    local values, pos = {}, result.data
+    local values, pos = setmetatable({}, seq_mt), result.data
     for i = 1, n do
         values[i], pos = decode(pos)
     end
@@ -138,10 +139,24 @@ local function decode_one()
     return (decode(result.data))
 end
 
+-- The host's errors have names since 3.0, so have ours then.
+local HOST_NAMES = {}
+for _, name in ipairs({'NO_CONNECTION', 'TIMEOUT'}) do
+    HOST_NAMES[box.error[name]] = box.error.new(box.error[name]):unpack().name
+end
+
 -- After a call answered -1.
 local function failure()
     local err, complaint = decoded(decode_one, 1)
-    return make_error(err or complaint)
+    err = make_error(err or complaint)
+    if type(err) == 'table' then
+        if err.name == nil and err.type == 'ClientError' then
+            err.name = HOST_NAMES[err.code]
+        elseif err.name == 'REPLICASET_IN_BACKOFF' then
+            make_error(err.error)
+        end
+    end
+    return err
 end
 
 -- What vshard's router gives for `n` values of a user function: the first one; if that is nil, the second as well,
@@ -158,15 +173,15 @@ local function first_value()
     return decoded(decode_one, 1)
 end
 
--- Up to three values, as vshard's replicasets give them.
+-- Three values, as vshard's replicasets give them: those that are not there are nil.
 local function up_to_three(n)
     if n == 0 then
-        return nil
+        return nil, nil, nil
     end
     return decoded(decode_up_to_three, n)
 end
 
--- All values in a table.
+-- All values in a table, which net.box marks as an array.
 local function all_values(n)
     return decoded(decode_all, n)
 end

@@ -147,8 +147,8 @@ local function next_step(iter, i)
 end
 
 function methods.pairs(self, timeout)
-    if timeout ~= nil and type(timeout) ~= 'number' then
-        error('Usage: future:pairs([timeout: number])', 0)
+    if timeout ~= nil and (type(timeout) ~= 'number' or timeout < 0) then
+        error('Usage: future:pairs(timeout)', 0)
     end
     future_is_ready(self)
     return next_step, {future = self, timeout = timeout ~= nil and timeout or nil}, 0
@@ -180,7 +180,7 @@ end
 
 -- Encoders look here for it. A future has nothing to show.
 function methods.__serialize()
-    return setmetatable({}, {__serialize = 'map'})
+    return {}
 end
 
 -- One metatable for all futures of the process, also those of before a reload.

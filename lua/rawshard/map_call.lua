@@ -244,19 +244,39 @@ end
 
 -- The status flag of a storage that has done what it was asked.
 local DONE = '\xc3'
--- An error object is small. What is larger could be nested deeper than the host's decoder bears.
-local LARGEST_ERROR = 4096
+-- Bytes. What is larger could be nested deeper than the host's decoder bears, unless it is a string.
+local LARGEST_PART = 4096
+
+local function is_decodable(bytes)
+    local first = bytes:byte()
+    return #bytes <= LARGEST_PART or first >= 0xa0 and first <= 0xbf or first >= 0xd9 and first <= 0xdb
+end
+
+-- The map of an error, without what is too large in it.
+local function decode_error(object)
+    if is_decodable(msgpack.encode(object)) then
+        return object:decode()
+    end
+    local err, it = {}, object:iterator()
+    local ok, count = pcall(it.decode_map_header, it)
+    if not ok then
+        return 'The error of the storage is too large to be shown'
+    end
+    for _ = 1, count do
+        local key, value = it:take(), it:take()
+        if is_decodable(msgpack.encode(key)) and is_decodable(msgpack.encode(value)) then
+            err[key:decode()] = value:decode()
+        end
+    end
+    return err
+end
 
 -- Nothing that a storage sends is decoded before it was looked at: see codec.lua.
 local function result_raw(object, id)
     local it = object:iterator()
     local count = it:decode_array_header()
     if msgpack.encode(it:take()) ~= DONE then
-        local err = count > 1 and it:take() or nil
-        if err ~= nil and #msgpack.encode(err) > LARGEST_ERROR then
-            fail(lerror.make('The error of the storage is too large to be shown'), id)
-        end
-        fail(err ~= nil and err:decode() or nil, id)
+        fail(count > 1 and decode_error(it:take()) or nil, id)
     end
     -- What the function returned, as an array; a storage sends nothing where it returned nothing.
     return count > 1 and it:take_array(count - 1) or nil

@@ -163,7 +163,7 @@ local function buckets_info(router, offset, limit)
     end
     local res = {}
     for id = math.max(1, offset + 1), math.min(offset + limit, router.total_bucket_count) do
-        local owner = owners[native.bucket_get(router.native_id, id)]
+        local owner = id % 1 == 0 and owners[native.bucket_get(router.native_id, id)] or nil
         res[id] = owner ~= nil and {uuid = owner.uuid, name = owner.name, status = owner.status}
             or {status = 'unknown'}
     end

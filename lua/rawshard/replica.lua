@@ -196,7 +196,8 @@ function methods.call(self, func, args, opts)
         return true, into_buffer(special.buffer, special.skip_header)
     end
     if is_raw then
-        return true, raw_array()
+        local object, err = raw_array()
+        return true, object, err, nil
     end
     return true, up_to_three(n)
 end
@@ -209,7 +210,7 @@ end
 
 local function check_is_connected(self)
     if is_connected(self) then
-        return true
+        return true, nil
     end
     local place, position = place_of(self)
     local reason = native.last_error(self._replicaset._router_id, place.index, position)

@@ -23,6 +23,7 @@ local clock = fiber.clock
 local place_of = places.of
 
 local RW, RO, RE, BRO, BRE = 0, 1, 3, 5, 7
+local NAMES = {[RW] = 'callrw', [RO] = 'callro', [RE] = 'callre', [BRO] = 'callbro', [BRE] = 'callbre'}
 
 -- Seconds; vshard's defaults of direct calls.
 local WRITE_TIMEOUT, READ_TIMEOUT = 0.5, 64
@@ -33,6 +34,11 @@ local MASTER_SEARCH_TIMEOUT, PRESENT_TIMEOUT, POLL = 5, 0.5, 0.005
 local USAGE = 'Usage: replicaset:call(func, args, opts)'
 
 local replicaset_mt = {}
+
+-- Three values always, as vshard has it.
+local function three(a, b, c)
+    return a, b, c
+end
 
 local function outdated()
     return lerror.vshard(lerror.code.OBJECT_IS_OUTDATED)
@@ -45,7 +51,7 @@ local function check_self(self, name)
 end
 
 local function call(self, flags, default_timeout, func, args, opts)
-    check_self(self, 'call')
+    check_self(self, NAMES[flags])
     local place = place_of(self)
     if place == nil then
         return nil, outdated()
@@ -79,13 +85,13 @@ local function call(self, flags, default_timeout, func, args, opts)
         extra:recycle()
     end
     if n < 0 then
-        return nil, failure()
+        return three(nil, failure())
     end
     if special ~= nil and special.buffer ~= nil then
         return into_buffer(special.buffer, special.skip_header)
     end
     if is_raw then
-        return raw_array()
+        return three(raw_array())
     end
     return up_to_three(n)
 end
@@ -417,7 +423,7 @@ end
 local function build_one(router_id, map, entry, origin, cfg)
     local replicaset = setmetatable({
         id = entry.id, uuid = entry.uuid, name = entry.name, weight = entry.weight, lock = origin.lock,
-        is_master_auto = entry.master_auto, is_outdated = false, failover_interval = cfg.failover_interval,
+        is_master_auto = entry.master_auto, failover_interval = cfg.failover_interval,
         replicas = {}, priority_list = {}, _router_id = router_id, _places = map,
     }, replicaset_mt)
     for i, instance in ipairs(entry.replicas) do

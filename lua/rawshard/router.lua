@@ -75,9 +75,15 @@ local CALL_USAGE = 'Usage: call(bucket_id, mode, func, args, opts)'
 -- Bits of the native flags.
 local READ, PREFER_REPLICA, BALANCE = 1, 2, 4
 
+-- Whose flags they are.
+local NAMES = {
+    [0] = 'callrw', [READ] = 'callro', [READ + PREFER_REPLICA] = 'callre', [READ + BALANCE] = 'callbro',
+    [READ + PREFER_REPLICA + BALANCE] = 'callbre',
+}
+
 local function do_call(self, bucket_id, flags, func, args, opts)
     if getmetatable(self) ~= router_mt then
-        check_self(self, 'call')
+        check_self(self, NAMES[flags])
     end
     local id = self.open_id
     if id == nil then
@@ -162,6 +168,7 @@ function methods.callbre(self, bucket_id, func, args, opts)
 end
 
 function methods.call(self, bucket_id, mode, func, args, opts)
+    check_self(self, 'call')
     local prefer_replica, balance
     if type(mode) == 'table' then
         mode, prefer_replica, balance = mode.mode or 'write', mode.prefer_replica, mode.balance
@@ -209,7 +216,7 @@ end
 
 local function check_key(key, name)
     if key == nil then
-        error(('Usage: router.%s(key)'):format(name), 0)
+        error(('Usage: vshard.router.%s(key)'):format(name), 0)
     end
 end
 
@@ -238,16 +245,18 @@ end
 
 local function bootstrap(self, opts)
     if opts and type(opts) ~= 'table' then
-        error('Usage: router.bootstrap({<options>})', 0)
+        error('Usage: vshard.router.bootstrap({<options>})', 0)
     end
     return lbootstrap.bootstrap(self.replicaset_list, self.total_bucket_count, opts or {})
 end
 
 local function sync(self, timeout)
     if timeout ~= nil and type(timeout) ~= 'number' then
-        error('Usage: router.sync([timeout: number])', 0)
+        error('Usage: vshard.router.sync([timeout: number])', 0)
     end
-    timeout = timeout or self.current_cfg.sync_timeout
+    if timeout == nil then
+        timeout = self.current_cfg.sync_timeout
+    end
     local deadline = fiber.clock() + timeout
     for _, replicaset in ipairs(self.replicaset_list) do
         if timeout < 0 then
@@ -294,7 +303,7 @@ end
 
 local function buckets_info(self, offset, limit)
     if (offset ~= nil and type(offset) ~= 'number') or (limit ~= nil and type(limit) ~= 'number') then
-        error('Usage: router.buckets_info(offset, limit)', 0)
+        error('Usage: buckets_info(offset, limit)', 0)
     end
     return monitor.buckets_info(self, offset or 0, limit or self.total_bucket_count)
 end
@@ -320,6 +329,10 @@ local function route_map_clear(self)
 end
 
 local function bucket_reset(self, id)
+    if not (id >= 1 and id <= self.total_bucket_count) then
+        -- Such a bucket is never known.
+        return
+    end
     native.bucket_set(self.native_id, id, nil)
 end
 
@@ -406,7 +419,7 @@ end
 
 local function new(name, cfg)
     if type(name) ~= 'string' or type(cfg) ~= 'table' then
-        error('Wrong argument type. Usage: router.new(name, cfg)', 0)
+        error('Wrong argument type. Usage: vshard.router.new(name, cfg).', 0)
     end
     if M.routers[name] ~= nil then
         return nil, lerror.vshard(lerror.code.ROUTER_ALREADY_EXISTS, name)

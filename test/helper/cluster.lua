@@ -35,7 +35,8 @@ local function wait_until(what, f, timeout)
     local pause = 0.002
     while true do
         local res = f()
-        if res then
+        -- A nil of another process is box.NULL, which is true.
+        if res and res ~= nil then
             return res
         end
         if fiber.clock() > deadline then
@@ -219,8 +220,8 @@ end
 
 -- opts: storages ('helper' | 'vshard'), router ('rawshard' | 'vshard'), bucket_count, replicasets, replicas, unix (listen
 -- on unix sockets), router_cfg (added to the router's cfg; false: the router starts without cfg), discovery_page,
--- net_msg_max, memtx_memory, auto_master; peers: so many scripted storages in the driver (peer.lua, c.peers) in the place of
--- processes, each a replicaset of its own.
+-- net_msg_max, memtx_memory, auto_master; oracle: true: a second router beside the first, c.oracle, which is vshard's; peers: so
+-- many scripted storages in the driver (peer.lua, c.peers) in the place of processes, each a replicaset of its own.
 local function new(opts)
     opts = opts or {}
     local self = setmetatable({
@@ -338,6 +339,11 @@ function cluster_methods:prepare()
             router_cfg = self.opts.router_cfg ~= false and self:make_router_cfg() or nil,
         }))
     end
+    if self.opts.oracle then
+        self.oracle = new_instance('oracle', config('oracle', {
+            role = 'router', kind = 'vshard', router_cfg = self:make_router_cfg(),
+        }))
+    end
 end
 
 function cluster_methods:start()
@@ -358,8 +364,8 @@ function cluster_methods:start()
         end
         self:sync_replicas(true)
     end
-    if self.router ~= nil then
-        self.router:start()
+    for _, router in ipairs({self.router, self.oracle}) do
+        router:start()
     end
     return self
 end
@@ -515,14 +521,15 @@ function cluster_methods:instances()
     for _, name in ipairs(self.names) do
         table.insert(res, self.storages[name])
     end
+    table.insert(res, self.oracle)
     table.insert(res, self.router)
     return res
 end
 
 -- Ends all at once: the router first, so that it does not mourn its storages in the log.
 function cluster_methods:stop()
-    if self.router ~= nil then
-        self.router:stop()
+    for _, router in ipairs({self.router, self.oracle}) do
+        router:stop()
     end
     for _, name in ipairs(self.names) do
         self.storages[name]:kill()

@@ -22,6 +22,39 @@ function functions.count(key, ...)
     return key, ...
 end
 
+-- How many it was given, and what.
+function functions.args_of(...)
+    return select('#', ...), {...}
+end
+
+-- One list of what it was given.
+function functions.args_list(...)
+    return {...}
+end
+
+-- By the instance where they run.
+function functions.fail_on(name, key)
+    executed_once(key)
+    if _G.config.name == name then
+        error('fails on ' .. name, 0)
+    end
+    return 'done'
+end
+
+function functions.nil_on(name)
+    if _G.config.name == name then
+        return nil
+    end
+    return 'done'
+end
+
+function functions.slow_on(name, seconds)
+    if _G.config.name == name then
+        fiber.sleep(seconds)
+    end
+    return 'done'
+end
+
 function functions.sleep(seconds, ...)
     fiber.sleep(seconds)
     return ...
@@ -52,6 +85,38 @@ end
 function functions.code_boom(key, code)
     executed_once(key)
     error({type = 'ClientError', code = code, message = 'a user error of code ' .. code})
+end
+
+-- Raises what it is given; the first argument only names it.
+function functions.raise(_, value)
+    error(value, 0)
+end
+
+function functions.raise_box(name)
+    box.error(box.error[name], 'x', 'y', 'z', 'w', 'v')
+end
+
+function functions.raise_runtime()
+    local t = nil
+    return t.field
+end
+
+function functions.raise_oom()
+    return ('x'):rep(2 ^ 40)
+end
+
+function functions.return_function()
+    return print
+end
+
+function functions.return_recursive()
+    local t = {}
+    t.t = t
+    return t
+end
+
+function functions.return_null_error()
+    return box.NULL, box.error.new({code = 1234, reason = 'the reason'})
 end
 
 -- Three errors chained by `prev`.
@@ -110,6 +175,10 @@ function functions.whoami_counted(key)
     return _G.config.name
 end
 
+function functions.session_id()
+    return box.session.id()
+end
+
 -- Hooks of the driver.
 local hooks = {}
 
@@ -151,6 +220,10 @@ end
 
 function hooks.executed(key)
     return executed[key] or 0
+end
+
+function hooks.executed_all()
+    return executed
 end
 
 function hooks.executed_reset()

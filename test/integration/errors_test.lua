@@ -1,4 +1,4 @@
--- What a caller sees when the user's function fails, and when there is no one to ask (case P13).
+-- What a caller sees when the user's function fails, and when there is no one to ask (cases P04 and P13).
 
 package.path = './?.lua;' .. package.path
 local fiber = require('fiber')
@@ -37,13 +37,13 @@ end
 
 local raw_differs = {differs = 'a raw exception is an object [err]'}
 
-s:scenario('a raised string', raw_differs, function(t, fe, c)
+s:scenario('P04 a raised string', raw_differs, function(t, fe, c)
     local err = same_error(t, fe, c, 'boom', {'the reason'}, 'the reason')
     t:is(err.code, 32, 'its code')
     t:is(err.type, 'ClientError', 'its type')
 end)
 
-s:scenario('a raised box.error with type, code and payload', raw_differs, function(t, fe, c)
+s:scenario('P04 a raised box.error with type, code and payload', raw_differs, function(t, fe, c)
     local err = same_error(t, fe, c, 'box_boom', {}, 'the payload error')
     if keeps_errors then
         t:is(err.code, 1234, 'its code')
@@ -55,7 +55,7 @@ s:scenario('a raised box.error with type, code and payload', raw_differs, functi
     end
 end)
 
-s:scenario('a chain of errors', raw_differs, function(t, fe, c)
+s:scenario('P04 a chain of errors', raw_differs, function(t, fe, c)
     local err = same_error(t, fe, c, 'chain_boom', {}, 'top')
     if keeps_errors then
         t:is(err.code, 103, 'its code')
