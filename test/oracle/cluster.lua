@@ -145,8 +145,7 @@ rows:add('info: the master is one table with the replica if it is one', function
     return res
 end)
 rows:add('info: no password', function(r) return require('json').encode(r.info()):find('storage:storage', 1, true) end)
-for _, opts in ipairs({{'nil', nil}, {'{}', {}}, {'false', {with_services = false}}, {'null', box.NULL}, {'5',
-    {with_services = 5}}}) do
+for _, opts in ipairs({{'nil', nil}, {'{}', {}}, {'false', {with_services = false}}, {'5', {with_services = 5}}}) do
     rows:add('info: services: ' .. opts[1], function(r)
         local info = r.info(opts[2])
         return type(info.services)
