@@ -457,9 +457,10 @@ alone('P24 fibers configure at once, and fail', {replicas = 1, router_cfg = fals
         return {fresh = fresh, again = again, failed = failed, serves = router.callrw(1, 'echo', {1}, {timeout = 2}),
                 first = first ~= nil, second = second == nil and err.name}
     ]], cfg_of(c, function() end))
-    -- Of a fresh router the name is taken as well.
-    t:is(res.fresh.done, 1, 'a fresh one: one wins', json.encode(res.fresh))
-    t:is((res.fresh.ROUTER_CFG_IS_IN_PROGRESS or 0) + (res.fresh.ROUTER_ALREADY_EXISTS or 0), 9, 'the others are told')
+    -- One who has not to wait for connections is through before the next begins. Of a fresh router the name is taken as well.
+    t:ok((res.fresh.done or 0) >= 1, 'a fresh one: one wins', '  %s', json.encode(res.fresh))
+    t:is((res.fresh.done or 0) + (res.fresh.ROUTER_CFG_IS_IN_PROGRESS or 0) + (res.fresh.ROUTER_ALREADY_EXISTS or 0), 10,
+         'the others are told')
     t:ok((res.again.done or 0) >= 1, 'a configured one: one wins')
     t:is((res.again.done or 0) + (res.again.ROUTER_CFG_IS_IN_PROGRESS or 0), 10, 'the others are told')
     t:is(res.failed, false, 'a bad one fails')
