@@ -64,6 +64,20 @@ local function on_connect(conn)
     end
 end
 
+-- A connection learns of a changed schema by the answers that it gets, and calls go by other connections: it asks something by
+-- itself, as often as vshard does. Until nobody has it any more.
+local function keep_fresh(conn)
+    fiber.name('rawshard.conn', {truncate = true})
+    while conn.replica ~= nil and rawget(conn.replica, '_conn') == conn do
+        local replica = conn.replica
+        fiber.sleep(replica.failover_interval)
+        if conn:is_connected() then
+            pcall(conn.ping, conn, {timeout = replica.failover_ping_timeout})
+            fiber.testcancel()
+        end
+    end
+end
+
 -- Where instances are known by name, the engines ask for it; the instance there has another one.
 local function has_wrong_name(self)
     if self.id ~= self.name then
@@ -99,6 +113,9 @@ local function connect(self)
     conn.replica = self
     conn:on_connect(on_connect)
     self._conn, self._opened_at, self._is_opening = conn, clock(), true
+    if self.fetch_schema then
+        fiber.new(keep_fresh, conn)
+    end
     return conn
 end
 

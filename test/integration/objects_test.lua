@@ -223,6 +223,17 @@ scenario('conn: spaces, at once', function(t, c)
     t:is(on_router(c, "return rs1.master.conn:call('vshard.storage.buckets_count')"), 15, 'it calls')
 end)
 
+scenario('conn: a schema that changes', function(t, c)
+    on_router(c, 'assert(rs1.master.conn.space._vspace)')
+    c.storages.s1a:eval([[
+        box.schema.space.create('came_later', {if_not_exists = true}):create_index('pk', {if_not_exists = true})
+        box.schema.user.grant('storage', 'read', 'space', 'came_later', {if_not_exists = true})
+    ]])
+    t:is(on_router(c, 'return wait(function() return rs1.master.conn.space.came_later ~= nil end)'), true,
+         'is noticed without a request')
+    c.storages.s1a:eval('box.space.came_later:drop()')
+end)
+
 scenario('conn: one that is down', function(t, c)
     c.storages.s1b:kill()
     t:is(on_router(c, [[
