@@ -172,5 +172,6 @@ end
 
 return {
     info = info,
+    services_report = services_report,
     buckets_info = buckets_info,
 }

@@ -29,6 +29,8 @@ local OPEN_WAIT, REOPEN_PAUSE, RECONNECT_PAUSE = 0.5, 0.5, 0.5
 
 -- What a call's network part may take by default, in vshard a figure that grows with failures.
 local NET_TIMEOUT = 0.5
+-- For how long the engines leave an instance alone, see REPLICA_BACKOFF there.
+local BACKOFF = 5
 
 local NIL_UUID = '00000000-0000-0000-0000-000000000000'
 
@@ -256,9 +258,29 @@ for name, func in pairs({
     end
 end
 
--- Fields that are made when they are read.
+-- What a native tells of the instance; nil when it is out of use.
+local function ask(self, tell)
+    local place, position = place_of(self)
+    if place == nil then
+        return nil
+    end
+    return tell(self._replicaset._router_id, place.index, position)
+end
+
+-- Fields that are made when they are read. Marks are vshard's: 0 GREEN, 1 YELLOW, 3 RED.
 local live = {
     conn = live_conn,
+    health_status = function(self)
+        return ask(self, native.instance_health)
+    end,
+    replication_status = function(self)
+        return ask(self, native.instance_replication)
+    end,
+    -- When it began, on the clock of fiber.clock().
+    backoff_ts = function(self)
+        local left = ask(self, native.instance_backoff)
+        return left ~= nil and left > 0 and clock() + left - BACKOFF or nil
+    end,
     is_outdated = function(self)
         return self._replicaset.is_outdated or nil
     end,

@@ -11,6 +11,7 @@ local codec = require('rawshard.codec')
 local future = require('rawshard.future')
 local lerror = require('rawshard.error')
 local lreplica = require('rawshard.replica')
+local monitor = require('rawshard.monitor')
 local native = require('rawshard.native')
 local places = require('rawshard.places')
 
@@ -30,6 +31,8 @@ local WRITE_TIMEOUT, READ_TIMEOUT = 0.5, 64
 -- For one question of who is the master, for the present one to say that it still is, and between looks at what another
 -- thread does.
 local MASTER_SEARCH_TIMEOUT, PRESENT_TIMEOUT, POLL = 5, 0.5, 0.005
+
+local RED = 3
 
 local USAGE = 'Usage: replicaset:call(func, args, opts)'
 
@@ -135,15 +138,19 @@ function live.bucket_count(self)
     return place ~= nil and native.known_buckets(self._router_id, place.index) or 0
 end
 
--- The nearest connected replica, which callro prefers.
+-- The nearest replica that serves reads, which callro prefers; where none does, the nearest connected one.
 function live.replica(self)
     local place = place_of(self)
+    local connected
     for i, id in ipairs(place ~= nil and place.replica_ids or {}) do
         if native.is_connected(self._router_id, place.index, i) then
-            return self.replicas[id]
+            if native.instance_health(self._router_id, place.index, i) ~= RED then
+                return self.replicas[id]
+            end
+            connected = connected or self.replicas[id]
         end
     end
-    return nil
+    return connected
 end
 
 function replicaset_mt.__index(self, key)
@@ -344,6 +351,12 @@ function waiting.update_master(self, old_id, candidate_id)
     end
     set_master(self, self.replicas[candidate_id] ~= nil and candidate_id or nil)
     return true
+end
+
+-- What info() has of a service: 'failover', 'master_search'; any other has nothing to tell.
+function waiting.service_info(self, name)
+    local services = monitor.services_report(self, native.info(self._router_id, true).services, place_of(self).index)
+    return services[name] or {}
 end
 
 local INFO = 'vshard.storage._call'

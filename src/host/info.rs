@@ -99,6 +99,15 @@ pub fn pick_instance(
     replicaset.instances.iter().position(|instance| *instance == picked).map(|position| position + 1)
 }
 
+/// Health, replication, and for how many seconds more reads leave it alone because it said that it can not serve.
+pub fn marks(router: &Router, rs: usize, i: usize) -> (Option<u8>, Option<u8>, f64) {
+    let (topology, now) = (router.topology(), router.now());
+    let Some(instance) = instance_at(&topology, rs, i) else { return (None, None, 0.0) };
+    let state = &instance.state;
+    let backoff = state.backoff_until.load(Ordering::Relaxed).saturating_sub(now.nanos());
+    (Some(state.health(now).number()), Some(state.replication.get().number()), backoff as f64 / 1e9)
+}
+
 /// How many buckets are known to be there.
 pub fn known_buckets(router: &Router, rs: usize) -> usize {
     let topology = router.topology();

@@ -101,6 +101,15 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
             Ok(info::pick_instance(&*runtime::router(id)?, rs, prefer_replica, turn, &tried))
         },
     )?;
+    natives.add("instance_health", |_, (id, rs, i): (u32, usize, usize)| {
+        Ok(info::marks(&*runtime::router(id)?, rs, i).0)
+    })?;
+    natives.add("instance_replication", |_, (id, rs, i): (u32, usize, usize)| {
+        Ok(info::marks(&*runtime::router(id)?, rs, i).1)
+    })?;
+    natives.add("instance_backoff", |_, (id, rs, i): (u32, usize, usize)| {
+        Ok(info::marks(&*runtime::router(id)?, rs, i).2)
+    })?;
     natives.add("known_buckets", |_, (id, rs): (u32, usize)| {
         Ok(info::known_buckets(&*runtime::router(id)?, rs))
     })?;

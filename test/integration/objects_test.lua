@@ -298,6 +298,29 @@ scenario('conn: detach and close', function(t, c)
     ]]), true, 'a closed one has a successor')
 end)
 
+scenario('health and services', function(t, c)
+    t:is(on_router(c, [[
+        local replica = rs1.replicas[S1A]
+        wait(function() return replica.health_status == 0 and replica.replication_status == 0 end)
+        local service = rs1:service_info('failover')
+        return {replica.health_status, replica.replication_status, replica.backoff_ts == nil, service.status,
+                service.replicas[S1A].status, rs1.replica.id}
+    ]]), {0, 0, true, 'ok', 'ok', S1A}, 'all is well')
+    c.storages.s1b:call('test_storage_enable', {false})
+    t:is(on_router(c, [[
+        local replica = rs1.replicas[S1B]
+        return wait(function()
+            rs1:callre('vshard.storage.call', {1, 'read', 'echo', {1}}, {timeout = 1})
+            return replica.backoff_ts ~= nil
+        end) and replica.backoff_ts <= fiber.clock()
+    ]]), true, 'one is disabled')
+    c.storages.s1a:kill()
+    t:is(on_router(c, [[
+        local replica = rs1.replicas[S1A]
+        return {wait(function() return replica.health_status == 3 end), wait(function() return rs1.replica.id == S1B end)}
+    ]]), {true, true}, 'one is down')
+end, {heals = true})
+
 scenario('fields of the configuration', function(t, c)
     t:is(on_router(c, [[
         local replica = rs1.master

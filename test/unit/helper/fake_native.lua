@@ -179,6 +179,11 @@ function fake.release()
     fake.released = (fake.released or 0) + 1
 end
 
+-- As far as the connection tells: 0 GREEN, 3 RED.
+function fake.instance_health(...)
+    return fake.is_connected(...) and 0 or 3
+end
+
 function fake.stop_all() end
 
 for _, name in ipairs({'router_stop', 'prepare', 'set_static', 'discovery_wakeup', 'discovery_set', 'master_search_wakeup',
