@@ -15,7 +15,7 @@ use crate::world::{Ask, Net, Setup, World};
 use rawshard::call::request::{Access, Mode};
 use rawshard::control::Command;
 use rawshard::control::config::DiscoveryMode;
-use rawshard::route::topology::Limits;
+use rawshard::route::topology::{Limits, Mark};
 
 #[test]
 fn schedules_from_seeds() {
@@ -76,6 +76,7 @@ impl Schedule {
         world.config.failover_interval = *random.pick(&[Duration::from_millis(50), Duration::from_secs(1)]);
         world.config.failover_ping_timeout =
             *random.pick(&[Duration::from_millis(100), Duration::from_secs(5)]);
+        world.config.failover_sequential_fail_count = *random.pick(&[1, 3]);
         let auto = random.one_in(3);
         world.config.name_as_key = random.one_in(3);
         for storage in &mut world.cluster.storages {
@@ -177,7 +178,13 @@ impl Schedule {
     fn storage_trouble(&mut self) {
         let id = self.any_storage();
         let world = &mut self.world;
-        match self.random.below(18) {
+        match self.random.below(20) {
+            17 | 18 => {
+                let lag = *self.random.pick(&[0.0, 29.0, 31.0]);
+                let status = *self.random.pick(&["follow", "sync", "stopped"]);
+                let upstream = (status, lag, lag);
+                world.cluster.storage(&id).upstream = Some(upstream).filter(|_| !self.random.one_in(4));
+            }
             15 => world.shut_down(&id),
             16 => {
                 let name = *self.random.pick(&[Some("somebody"), None]);
@@ -312,6 +319,7 @@ impl Schedule {
             storage.up = true;
             storage.unreachable = false;
             storage.disabled = false;
+            storage.upstream = Some(("follow", 0.0, 0.0));
             storage.name = Some(id.clone());
             storage.hook = None;
             self.world.spare(id);
@@ -329,6 +337,16 @@ impl Schedule {
         self.configure();
         // The longest that a healthy cluster may need: a handshake that hangs, then a pause; a replica's backoff.
         self.world.run_for(Duration::from_secs(12));
+        // Where a storage may take as long as is waited for it, nobody can tell.
+        let is_patient = self.world.config.failover_ping_timeout >= Duration::from_secs(1);
+        for instance in self.world.publisher.topology().instances.iter().flatten().filter(|_| is_patient) {
+            assert_eq!(
+                instance.state.health(self.world.now),
+                Mark::Green,
+                "{} is in order again",
+                instance.id
+            );
+        }
         for bucket in 1..=self.bucket_count {
             for ask in [Ask::rw(bucket), Ask::re(bucket)] {
                 let call = self.world.post(ask.timeout(Duration::from_secs(5)));
