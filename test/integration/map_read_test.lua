@@ -62,6 +62,24 @@ local function scenario(name, f, opts)
         for storage_name, storage in pairs(c.storages) do
             storage:eval(FUNCTIONS, {storage_name})
         end
+        for _, rs in ipairs(c.replicasets) do
+            -- After a restart a master is an orphan for a while.
+            wait_until('a master that can be written', function() return rs.master:eval('return not box.info.ro') end)
+            for _, storage_name in ipairs(rs.names) do
+                -- Of one that has just connected the lag is infinite (applier.cc).
+                wait_until('a replica that follows', function()
+                    return c.storages[storage_name]:eval([[
+                        for _, replica in pairs(box.info.replication) do
+                            local upstream = replica.upstream
+                            if upstream ~= nil and (upstream.status ~= 'follow' or upstream.lag > 10) then
+                                return false
+                            end
+                        end
+                        return true
+                    ]])
+                end)
+            end
+        end
         wait_until('all are in order', function()
             return on_router(c, [[
                 for _, replicaset in pairs(router.info().replicasets) do

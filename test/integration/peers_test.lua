@@ -130,10 +130,13 @@ s:scenario('answers byte by byte', {fe = fes, heals = true}, function(t, fe, c)
     c.peers[1].on_call = function(request)
         local args = mp.elements(mp.elements(request.args)[4])
         local answer = frame(header_of(request), '\x81\x30\x92\xc3' .. args[1])
+        -- No other answer in between.
+        request.conn.lock:put(true)
         for i = 1, #answer do
             request.conn.socket:write(answer:sub(i, i))
             fiber.sleep(0)
         end
+        request.conn.lock:get()
         return peer.silent()
     end
     for i = 1, 5 do
@@ -146,7 +149,9 @@ s:scenario('half a frame, and the rest after the deadline', {fe = fes, heals = t
     c.peers[1].on_call = function(request)
         local answer = frame(header_of(request), '\x81\x30\x92\xc3\xa5first')
         rest = {request.conn, answer:sub(10)}
-        return peer.bytes(answer:sub(1, 9))
+        request.conn.lock:put(true)
+        request.conn.socket:write(answer:sub(1, 9))
+        return peer.silent()
     end
     t:timeout(fe:call(c, {1, 'write', 'f', {1}, {timeout = 0.2}}), 'the first call')
     c.peers[1].on_call = function()
@@ -154,6 +159,7 @@ s:scenario('half a frame, and the rest after the deadline', {fe = fes, heals = t
     end
     if rest ~= nil then
         rest[1].socket:write(rest[2])
+        rest[1].lock:get()
     end
     t:values(fe, fe:call(c, {1, 'write', 'f', {2}, {timeout = 5}}), {'second'}, 'the second gets its own')
 end)
