@@ -51,14 +51,13 @@ s:scenario('a replica that does not replicate is out of reads', {heals = true}, 
     t:ok(true, 'comes back')
 end)
 
--- vshard has no such list; the figures are those of its replica objects.
-s:scenario('health and replication are shown', {fe = false, router = 'rawshard', heals = true}, function(t, _, c)
+s:scenario('health and replication are shown', {fe = false, heals = true}, function(t, _, c)
     local function statuses()
         return c.router:eval([[
             local res = {}
-            for id, replicaset in pairs(router.info().replicasets) do
-                for _, connection in pairs(replicaset.connections) do
-                    table.insert(res, connection.health_status .. ':' .. connection.replication_status)
+            for _, replicaset in pairs(router.routeall()) do
+                for _, replica in pairs(replicaset.replicas) do
+                    table.insert(res, replica.health_status .. ':' .. replica.replication_status)
                 end
             end
             table.sort(res)
@@ -80,6 +79,24 @@ s:scenario('health and replication are shown', {fe = false, router = 'rawshard',
     wait_for('all are in order again', '0:0 0:0 0:0 0:0')
     c.storages.s2b:stop()
     wait_for('one is down', '0:0 0:0 0:0 3:0')
+end)
+
+s:scenario('the same in info', {fe = false, router = 'rawshard'}, function(t, _, c)
+    suite.wait_until('all are in order', function()
+        return c.router:eval([[
+            for _, replicaset in pairs(router.info().replicasets) do
+                for id, connection in pairs(replicaset.connections) do
+                    local replica = router.routeall()[replicaset.uuid].replicas[id]
+                    if connection.health_status ~= 0 or connection.replication_status ~= 0
+                        or replica.health_status ~= 0 then
+                        return false
+                    end
+                end
+            end
+            return true
+        ]])
+    end)
+    t:ok(true, 'they are')
 end)
 
 -- What both routers tell of their services; the texts of errors are their own.
