@@ -4,5 +4,6 @@ pub mod auth;
 pub mod fit;
 pub mod iproto;
 pub mod mp;
+pub mod path;
 pub mod payload;
 pub mod vshard;

@@ -259,7 +259,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Type and payload of an extension.
-    pub(super) fn extension(&mut self) -> Result<(i8, &'a [u8])> {
+    pub(crate) fn extension(&mut self) -> Result<(i8, &'a [u8])> {
         let step = self.step()?;
         if !step.is_ext {
             return Err(Fault::Expected("an extension"));
