@@ -2,5 +2,6 @@
 
 pub mod address;
 pub mod buckets;
+pub mod hash;
 pub mod pick;
 pub mod topology;
