@@ -7,8 +7,9 @@ use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 
+use crate::call::key::Keyspace;
 use crate::call::raw_args;
-use crate::call::request::{Outcome, Reply, Request, Target, Token};
+use crate::call::request::{Form, Outcome, Reply, Request, Target, Token};
 use crate::control::config::{Config, DiscoveryMode};
 use crate::control::publish::Publisher;
 use crate::control::services::Services;
@@ -19,7 +20,7 @@ use crate::engine::inbox::{Inbox, Message, Outbox, Wake};
 use crate::engine::sys::{self, PollWaker};
 use crate::engine::thread::{Outlets, Thread, WAKER};
 use crate::error::Failure;
-use crate::ids::{InstanceIdx, ReplicasetIdx};
+use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
 use crate::metrics::{Counters, Snapshot};
 use crate::route::buckets::Buckets;
 use crate::route::topology::Topology;
@@ -228,12 +229,25 @@ impl Router {
         number % self.engines.len()
     }
 
-    /// The same for the arguments of `callraw`, whatever they are.
-    pub fn engine_of_raw(&self, bytes: &[u8]) -> usize {
-        match self.engines.len() {
-            1 => 0,
-            count => raw_args::peek_bucket(bytes).unwrap_or(0) as usize % count,
+    /// The same for a raw call, whatever its bytes are. With several engines the bucket of a sharding key is found here for
+    /// that, and once more by the engine: so that calls for one bucket keep their order however they name it. One that can not
+    /// be found goes to the first engine, which says why, or finds it after all where tuples are in the way.
+    pub fn engine_of_raw(&self, form: &Form, bytes: &[u8]) -> usize {
+        let count = self.engines.len();
+        if count == 1 {
+            return 0;
         }
+        let keyspace =
+            Keyspace { bucket_count: self.buckets.count(), rules: self.topology.load().hash_rules };
+        let bucket = match form {
+            Form::Callraw => raw_args::peek_bucket(bytes, keyspace),
+            Form::Endpoint(_, Some(bucket)) => Some(bucket.number()),
+            Form::Endpoint(endpoint, None) => {
+                let args = bytes.get(endpoint.func_len()..).unwrap_or_default();
+                endpoint.bucket(args, keyspace).ok().map(BucketId::number)
+            }
+        };
+        bucket.unwrap_or(0) as usize % count
     }
 
     /// The host is about to [`Router::take_replies`]: until then it need not be woken for them.

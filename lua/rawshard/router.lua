@@ -2,8 +2,8 @@
 -- them. Arguments are checked here; calls are made by the native half.
 --
 -- Beside it in this directory: replicaset and replica (their objects), places (where they stand), attach (routers beside
--- vshard's), monitor (info), bootstrap, map_call and map_read (map-reduce), callopts (options of a call), future, codec
--- (arguments into bytes, answers into values), cfg and uri (the configuration table), hash, error, native (finds and loads
+-- vshard's), monitor (info), bootstrap, map_call and map_read (map-reduce), endpoint (bind), callopts (options of a call), future,
+-- codec (arguments into bytes, answers into values), cfg and uri (the configuration table), hash, error, native (finds and loads
 -- rawshard.so), version. There must be no init.lua: Tarantool looks for the library of the stored function `rawshard.callraw`
 -- by the name `rawshard`, and would take that file for it.
 --
@@ -16,6 +16,7 @@ local lattach = require('rawshard.attach')
 local lbootstrap = require('rawshard.bootstrap')
 local callopts = require('rawshard.callopts')
 local codec = require('rawshard.codec')
+local endpoint = require('rawshard.endpoint')
 local future = require('rawshard.future')
 local hash = require('rawshard.hash')
 local lcfg = require('rawshard.cfg')
@@ -32,6 +33,8 @@ local encode_args, failure = codec.encode_args, codec.failure
 local first_or_error, raw_array = codec.first_or_error, codec.raw_array
 local read_opts = callopts.read
 local FIRST, FIRST_RAW, ALL, ALL_RAW = future.FIRST, future.FIRST_RAW, future.ALL, future.ALL_RAW
+
+hash.use(native.hash_object)
 
 local STATE = '__module_rawshard_router'
 local STATIC_ROUTER_NAME = '_static_router'
@@ -51,6 +54,8 @@ else
     M.ref_id = M.ref_id or 0
     M.attached = M.attached or {}
 end
+-- By name, those of all routers.
+M.endpoints = M.endpoints or {}
 
 local router_mt = M.router_mt
 
@@ -239,6 +244,15 @@ local function bucket_id(self, key)
     return bucket_id_strcrc32(self, key)
 end
 
+-- Gives the function of an endpoint; see endpoint.lua.
+local function bind(self, opts)
+    return endpoint.bind(M.endpoints, self, opts, refuse_closed)
+end
+
+local function endpoints(self)
+    return endpoint.list(M.endpoints, self)
+end
+
 --
 -- The cluster.
 --
@@ -378,6 +392,7 @@ end
 local function apply(self, cfg)
     cfg = lcfg.check(cfg, self.current_cfg)
     local neutral = lcfg.neutral(cfg)
+    neutral.hash_rules = hash.rules()
     -- What is refused must be so before anything is changed.
     native.cfg_check(neutral)
     log.info('Configuring router "%s", rawshard %s', self.name, version.VERSION)
@@ -462,7 +477,7 @@ for name, func in pairs({
     buckets_info = buckets_info, discovery_wakeup = discovery_wakeup, discovery_set = discovery_set,
     master_search_wakeup = master_search_wakeup, map_callrw = map_callrw, map_callro = map_callro,
     create_cluster_recovery_point = create_cluster_recovery_point, _buckets_group = map_call.group,
-    _route_map_clear = route_map_clear, _bucket_reset = bucket_reset,
+    bind = bind, endpoints = endpoints, _route_map_clear = route_map_clear, _bucket_reset = bucket_reset,
 }) do
     methods[name] = guarded(name, func)
 end
@@ -503,7 +518,8 @@ for name, method in pairs(methods) do
     end
 end
 
--- [bucket_id, opts, func, args, call_opts] as one msgpack.object, the argument of a function with `takes_raw_args`.
+-- [bucket_id, opts, func, args, call_opts] as one msgpack.object, the argument of a function with `takes_raw_args`. In the
+-- place of the bucket id there may be a map that tells the sharding key.
 -- Gives what the user's function returned, one object per value, or nil and an error. Bytes stay bytes.
 function static.callraw(raw_args)
     if M.static_router.open_id == nil then
@@ -571,10 +587,19 @@ function module.module_version()
     return M.module_version
 end
 
+-- The part of a msgpack.object where a path leads, as an object; nil where it leads nowhere. Of no router.
+module.extract = native.extract
+if require('msgpack').object == nil then
+    function module.extract()
+        error('extract needs msgpack.object, which Tarantool has since 2.10', 0)
+    end
+end
+
 module.new = new
 module.internal = M
 
 -- After a reload.
+endpoint.adopt(M.endpoints)
 for _, router in pairs(M.routers) do
     lreplicaset.adopt(router.replicasets)
 end

@@ -1,5 +1,7 @@
 //! Calls: the request and the reply, what a storage's answer means, and what follows from it.
 
+pub mod endpoint;
+pub mod key;
 pub mod raw_args;
 pub mod request;
 pub mod verdict;

@@ -1,12 +1,17 @@
 //! The arguments of `callraw`, read in place: `[bucket_id, opts, func, args, call_opts]`, those of `vshard.router.call`
-//! in its order. The last two may be nil or left out.
+//! in its order. The last two may be nil or left out. In the place of the bucket id there may be a map that says where
+//! the sharding key is, and by which hash it becomes one: `{key = …, hash = …}` or `{path = …, hash = …}`.
 
 use std::fmt;
 use std::time::Duration;
 
+use crate::call::endpoint::Endpoint;
+use crate::call::key::{Keyspace, Place, Selector, short};
 use crate::call::request::{Access, Mode};
 use crate::ids::BucketId;
+use crate::route::hash::Hash;
 use crate::wire::mp::{self, Cursor, Fault, Kind};
+use crate::wire::path::Inline;
 use crate::wire::payload::{Head, Payload};
 
 /// vshard's `CALL_TIMEOUT_MIN`, the timeout of a call that names none.
@@ -17,10 +22,13 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(500);
 #[error("{0}")]
 pub struct Malformed(String);
 
+/// The hash of a key for which none is named: the same for all widths of a number.
+pub const DEFAULT_HASH: Hash = Hash::MpCrc32;
+
 /// Checked arguments; the spans lie in the caller's bytes.
 #[derive(Debug, PartialEq)]
 pub struct RawArgs<'a> {
-    pub bucket: BucketId,
+    pub bucket: Bucket<'a>,
     pub access: Access,
     /// A MessagePack string.
     pub func: &'a [u8],
@@ -34,6 +42,13 @@ pub struct RawArgs<'a> {
     pub timeout: Duration,
     /// Bound of one attempt; None for writes, which vshard does not bound either.
     pub attempt_timeout: Option<Duration>,
+}
+
+/// A bucket, or how to find it.
+#[derive(Debug, PartialEq)]
+pub enum Bucket<'a> {
+    Id(BucketId),
+    Of(Selector<'a>),
 }
 
 impl<'a> RawArgs<'a> {
@@ -78,6 +93,7 @@ impl<'a> RawArgs<'a> {
         (follow && !self.has_tuples).then(|| from..from + self.func.len() + self.args.len())
     }
 
+    /// Function and arguments, without tuples.
     fn written(&self) -> Result<Vec<u8>, Malformed> {
         let mut bytes = self.func.to_vec();
         if self.has_tuples {
@@ -87,6 +103,17 @@ impl<'a> RawArgs<'a> {
             bytes.extend_from_slice(self.args);
         }
         Ok(bytes)
+    }
+
+    /// The bucket; `args` are those without tuples.
+    fn resolve(&self, args: &[u8], keyspace: Keyspace) -> Result<BucketId, Malformed> {
+        match &self.bucket {
+            Bucket::Id(id) => Ok(*id),
+            Bucket::Of(selector) => selector.bucket(args, keyspace).map_err(|fault| match selector.place {
+                Place::Key(_) => Malformed(format!("callraw: argument 1 (bucket_id.key): {fault}")),
+                _ => Malformed(format!("callraw: argument 1 (bucket_id.path): {fault}")),
+            }),
+        }
     }
 }
 
@@ -102,10 +129,12 @@ pub struct Read {
 
 /// Reads the arguments of `callraw` into what a call needs. The bytes are kept where they are whenever they can be sent as
 /// they came; on an error they are given back.
-pub fn read(bytes: Vec<u8>, bucket_count: u32) -> Result<Read, (Vec<u8>, Malformed)> {
-    let parsed = RawArgs::parse(&bytes, bucket_count).and_then(|args| {
+pub fn read(bytes: Vec<u8>, keyspace: Keyspace) -> Result<Read, (Vec<u8>, Malformed)> {
+    let parsed = RawArgs::parse(&bytes, keyspace.bucket_count).and_then(|args| {
         let written = if args.place().is_none() { Some(args.written()?) } else { None };
-        Ok((args.bucket, args.access, args.timeout, args.attempt_timeout, args.place(), written))
+        let plain = written.as_deref().map_or(args.args, |written| &written[args.func.len()..]);
+        let bucket = args.resolve(plain, keyspace)?;
+        Ok((bucket, args.access, args.timeout, args.attempt_timeout, args.place(), written))
     });
     let (bucket, access, timeout, attempt_timeout, place, written) = match parsed {
         Ok(parsed) => parsed,
@@ -119,11 +148,68 @@ pub fn read(bytes: Vec<u8>, bucket_count: u32) -> Result<Read, (Vec<u8>, Malform
     Ok(Read { bucket, access, timeout, attempt_timeout, payload })
 }
 
-/// The bucket id of `callraw`'s arguments, if it is there and looks like one: enough to choose who is to read the rest.
-pub fn peek_bucket(bytes: &[u8]) -> Option<u32> {
+/// Reads a call of an endpoint: `bytes` are its function's name and the arguments ([`Endpoint::begin`]). `bucket` is None where
+/// the key is to be found in these.
+pub fn read_endpoint(
+    mut bytes: Vec<u8>,
+    endpoint: &Endpoint,
+    bucket: Option<BucketId>,
+    keyspace: Keyspace,
+) -> Result<Read, (Vec<u8>, Malformed)> {
+    let fault = |text: &dyn fmt::Display| Malformed(format!("{}: {text}", endpoint.name));
+    let from = endpoint.func_len();
+    let found = (|| {
+        let mut cursor = Cursor::new(bytes.get(from..).unwrap_or_default());
+        let not_well_formed =
+            |broken: Fault| fault(&format!("the arguments are not well-formed MessagePack: {broken}"));
+        if cursor.peek().map_err(not_well_formed)? != Kind::Array {
+            return Err(fault(&format!(
+                "expected the function's arguments, an array, got {}",
+                describe(cursor)
+            )));
+        }
+        let tuples = cursor.skip_many(1).map_err(not_well_formed)?;
+        cursor.finish().map_err(not_well_formed)?;
+        let mut written = None;
+        if tuples {
+            let mut plain = bytes[..from].to_vec();
+            mp::copy_without_tuples(&bytes[from..], &mut plain).map_err(|broken| fault(&broken))?;
+            written = Some(plain);
+        }
+        let args = &written.as_ref().unwrap_or(&bytes)[from..];
+        let bucket = match bucket {
+            Some(bucket) => bucket,
+            None => endpoint.bucket(args, keyspace).map_err(|text| fault(&text))?,
+        };
+        Ok((bucket, written))
+    })();
+    let bucket = match found {
+        Ok((bucket, written)) => {
+            bytes = written.unwrap_or(bytes);
+            bucket
+        }
+        Err(malformed) => return Err((bytes, malformed)),
+    };
+    let Endpoint { access, timeout, attempt_timeout, .. } = *endpoint;
+    let payload = Payload::new(Head::StorageCall { bucket, mode: access.mode.name() }, bytes);
+    Ok(Read { bucket, access, timeout, attempt_timeout, payload })
+}
+
+/// The number of the bucket of `callraw`'s arguments, if it is there or its key is, and looks like one: enough to choose who is
+/// to read the rest. What comes behind the key is not looked at.
+pub fn peek_bucket(bytes: &[u8], keyspace: Keyspace) -> Option<u32> {
     let mut cursor = Cursor::new(bytes);
-    cursor.array().ok().filter(|count| *count > 0)?;
-    u32::try_from(cursor.uint().ok()?).ok()
+    let count = cursor.array().ok().filter(|count| *count > 0)?;
+    if cursor.peek() != Ok(Kind::Map) {
+        return u32::try_from(cursor.uint().ok()?).ok();
+    }
+    let selector = Position::BUCKET.selector(&mut cursor).ok()?;
+    if count > 3 {
+        cursor.skip_many(2).ok()?;
+    }
+    // Without arguments a path leads nowhere.
+    let args = if count > 3 { cursor.rest() } else { NO_ARGS };
+    selector.bucket(args, keyspace).ok().map(BucketId::number)
 }
 
 /// One of the five elements, for messages.
@@ -162,9 +248,10 @@ impl Position {
 
     /// Any spelling of a Lua number with an integral value counts: clients choose widths and signs as they like, and
     /// some send every number as a double.
-    fn bucket(self, cursor: &mut Cursor<'_>, bucket_count: u32) -> Result<BucketId, Malformed> {
+    fn bucket<'a>(self, cursor: &mut Cursor<'a>, bucket_count: u32) -> Result<Bucket<'a>, Malformed> {
         let before = *cursor;
         let id = match cursor.peek().map_err(broken)? {
+            Kind::Map => return self.selector(cursor).map(Bucket::Of),
             Kind::Uint | Kind::Int => match cursor.uint() {
                 Ok(id) => Some(id),
                 Err(Fault::Expected(_)) => None,
@@ -177,8 +264,78 @@ impl Position {
             }
             _ => None,
         };
-        id.and_then(|id| BucketId::new(id, bucket_count)).ok_or_else(|| {
+        id.and_then(|id| BucketId::new(id, bucket_count)).map(Bucket::Id).ok_or_else(|| {
             self.fault(format!("an unsigned integer from 1 to {bucket_count}"), describe(before))
+        })
+    }
+
+    /// A map in the place of the bucket id.
+    fn selector<'a>(self, cursor: &mut Cursor<'a>) -> Result<Selector<'a>, Malformed> {
+        let (mut place, mut hash) = (None, DEFAULT_HASH);
+        for _ in 0..cursor.map().map_err(broken)? {
+            let key = self.key("key, path or hash", cursor)?;
+            let found = match key {
+                b"key" | b"path" if cursor.peek() == Ok(Kind::Nil) => {
+                    cursor.skip().map_err(broken)?;
+                    continue;
+                }
+                b"key" => Place::Key(cursor.span().map_err(broken)?),
+                b"path" => self.paths(cursor)?,
+                b"hash" => {
+                    hash = self.hash(cursor)?;
+                    continue;
+                }
+                _ => return Err(self.unknown(key, "key, path, hash")),
+            };
+            if place.replace(found).is_some() {
+                return Err(self.fault("one of key and path".to_owned(), "both".to_owned()));
+            }
+        }
+        let place =
+            place.ok_or_else(|| self.fault("one of key and path".to_owned(), "none of them".to_owned()))?;
+        Ok(Selector { place, hash })
+    }
+
+    fn hash(self, cursor: &mut Cursor<'_>) -> Result<Hash, Malformed> {
+        let before = *cursor;
+        if cursor.take_nil().map_err(broken)? {
+            return Ok(DEFAULT_HASH);
+        }
+        match cursor.str() {
+            Err(fault) if !matches!(fault, Fault::Expected(_)) => Err(broken(fault)),
+            name => name
+                .ok()
+                .and_then(Hash::named)
+                .ok_or_else(|| self.fault_at(".hash", "'mpcrc32' or 'strcrc32'", &describe(before))),
+        }
+    }
+
+    fn paths<'a>(self, cursor: &mut Cursor<'a>) -> Result<Place<'a>, Malformed> {
+        let all = cursor.rest();
+        let from = cursor.position();
+        match cursor.peek().map_err(broken)? {
+            Kind::Str => self.path(cursor).map(Place::Path),
+            Kind::Array => match cursor.array().map_err(broken)? {
+                0 => Err(self.fault_at(".path", "a path or a list of them", "an empty list")),
+                1 => self.path(cursor).map(Place::Path),
+                count => {
+                    for _ in 0..count {
+                        self.path(cursor)?;
+                    }
+                    Ok(Place::Paths(&all[..cursor.position() - from]))
+                }
+            },
+            _ => Err(self.fault_at(".path", "a path or a list of them", &describe(*cursor))),
+        }
+    }
+
+    fn path<'a>(self, cursor: &mut Cursor<'a>) -> Result<Inline<'a>, Malformed> {
+        if cursor.peek().map_err(broken)? != Kind::Str {
+            return Err(self.fault_at(".path", "a path", &describe(*cursor)));
+        }
+        let text = cursor.str().map_err(broken)?;
+        Inline::new(text).map_err(|fault| {
+            self.fault_at(".path", "a path like [1].name", &format!("'{}': {fault}", short(text)))
         })
     }
 
@@ -384,6 +541,17 @@ mod tests {
 
     const BUCKETS: u32 = 3000;
 
+    fn keyspace() -> Keyspace {
+        Keyspace::new(BUCKETS)
+    }
+
+    fn id(call: &RawArgs<'_>) -> u32 {
+        match &call.bucket {
+            Bucket::Id(id) => id.number(),
+            Bucket::Of(selector) => panic!("a key: {selector:?}"),
+        }
+    }
+
     fn array(elements: &[&[u8]]) -> Vec<u8> {
         let mut bytes = Vec::new();
         mp::write_array_len(&mut bytes, elements.len() as u32);
@@ -419,7 +587,7 @@ mod tests {
     /// What is sent behind the head.
     fn sent(bytes: &[u8]) -> Vec<u8> {
         let read =
-            read(bytes.to_vec(), BUCKETS).unwrap_or_else(|(_, refusal)| panic!("{refusal}: {bytes:02x?}"));
+            read(bytes.to_vec(), keyspace()).unwrap_or_else(|(_, refusal)| panic!("{refusal}: {bytes:02x?}"));
         let head = Head::StorageCall { bucket: read.bucket, mode: read.access.mode.name() };
         assert_eq!(read.payload.head(), head);
         read.payload.bytes().to_vec()
@@ -441,7 +609,7 @@ mod tests {
     fn three_elements_are_enough() {
         let bytes = with_bucket(b"\x07");
         let call = parsed(&bytes);
-        assert_eq!(call.bucket, BucketId::new(7, BUCKETS).unwrap());
+        assert_eq!(id(&call), 7);
         assert_eq!(call.access, Access::RW);
         assert_eq!((call.func, call.args, call.has_tuples), (&b"\xa4echo"[..], &b"\x90"[..], false));
         assert_eq!((call.timeout, call.attempt_timeout), (DEFAULT_TIMEOUT, None));
@@ -463,7 +631,7 @@ mod tests {
             b"\x82\xa7timeout\x02\xafrequest_timeout\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00",
         ]);
         let call = parsed(&bytes);
-        assert_eq!(call.bucket.number(), 3000);
+        assert_eq!(id(&call), 3000);
         assert_eq!(call.access, Access { mode: Mode::Read, prefer_replica: true, balance: true });
         assert_eq!(call.func, b"\xd9\x04echo", "as it was spelt");
         assert_eq!(call.args, b"\xdc\x00\x02\xcc\x01\xc4\x01x", "bit for bit");
@@ -487,7 +655,7 @@ mod tests {
             b"\xcb\x40\x14\x00\x00\x00\x00\x00\x00",
         ];
         for spelling in spellings {
-            assert_eq!(parsed(&with_bucket(spelling)).bucket.number(), 5, "{spelling:02x?}");
+            assert_eq!(id(&parsed(&with_bucket(spelling))), 5, "{spelling:02x?}");
         }
     }
 
@@ -509,7 +677,6 @@ mod tests {
             (b"\xc0", "nil"),
             (b"\xc3", "boolean"),
             (b"\x90", "array"),
-            (b"\x80", "map"),
             (b"\xc4\x00", "varbinary"),
             (b"\xd4\x01\x00", "extension"),
         ];
@@ -520,6 +687,214 @@ mod tests {
                     "callraw: argument 1 (bucket_id): expected an unsigned integer from 1 to 3000, got {got}"
                 )
             );
+        }
+    }
+
+    fn keyed(selector: &[u8]) -> Vec<u8> {
+        // args: [{customer: {id: 7, name: "Bob"}, none: nil}, "key", [1, "two"]]
+        let args = b"\x93\x82\xa8customer\x82\xa2id\x07\xa4name\xa3Bob\xa4none\xc0\xa3key\x92\x01\xa3two";
+        array(&[selector, b"\xc0", b"\xa4echo", args])
+    }
+
+    fn bucket_of(selector: &[u8]) -> u32 {
+        let bytes = keyed(selector);
+        let read = read(bytes.clone(), keyspace()).unwrap_or_else(|(_, refusal)| panic!("{refusal}"));
+        assert_eq!(peek_bucket(&bytes, keyspace()), Some(read.bucket.number()), "both find the same");
+        assert_eq!(
+            read.payload.bytes(),
+            &bytes[bytes.len() - read.payload.bytes().len()..],
+            "sent as it came"
+        );
+        read.bucket.number()
+    }
+
+    /// Of what vshard's functions are given.
+    fn crc_bucket(bytes: &[u8]) -> u32 {
+        !crc32c::crc32c(bytes) % BUCKETS + 1
+    }
+
+    #[test]
+    fn a_key_in_the_place_of_the_bucket_id() {
+        assert_eq!(bucket_of(b"\x81\xa3key\x01"), 1614, "mpcrc32 by default");
+        assert_eq!(bucket_of(b"\x82\xa3key\xcb\x3f\xf0\0\0\0\0\0\0\xa4hash\xa7mpcrc32"), 1614);
+        assert_eq!(bucket_of(b"\x82\xa4hash\xa8strcrc32\xa3key\x01"), 477);
+        assert_eq!(bucket_of(b"\x82\xa4hash\xc0\xa3key\x92\x01\xa3two"), crc_bucket(b"\x01two"));
+        let without_args = array(&[b"\x81\xa3key\x01", b"\xc0", b"\xa4echo"]);
+        assert_eq!(read(without_args.clone(), keyspace()).unwrap().bucket.number(), 1614);
+        assert_eq!(peek_bucket(&without_args, keyspace()), Some(1614));
+    }
+
+    #[test]
+    fn a_path_in_the_place_of_the_bucket_id() {
+        assert_eq!(bucket_of(b"\x81\xa4path\xaf[1].customer.id"), crc_bucket(b"\x07"));
+        assert_eq!(bucket_of(b"\x81\xa4path\xb2[1][\"customer\"].id"), crc_bucket(b"\x07"));
+        assert_eq!(bucket_of(b"\x82\xa4hash\xa8strcrc32\xa4path\xaf[1].customer.id"), crc_bucket(b"7"));
+        assert_eq!(bucket_of(b"\x81\xa4path\xa3[2]"), crc_bucket(b"key"));
+        assert_eq!(bucket_of(b"\x81\xa4path\x91\xa3[2]"), crc_bucket(b"key"));
+        assert_eq!(bucket_of(b"\x81\xa4path\xa3[3]"), crc_bucket(b"\x01two"), "an array is its items");
+        assert_eq!(bucket_of(b"\x81\xa4path\x92\xa3[2]\xaf[1].customer.id"), crc_bucket(b"key\x07"));
+        assert_eq!(
+            bucket_of(b"\x81\xa4path\x92\xa3[2]\xa3[3]"),
+            crc_bucket(b"key\x92\x01\xa3two"),
+            "an item that is an array"
+        );
+    }
+
+    #[test]
+    fn a_key_that_is_none() {
+        let cases: &[(&[u8], &str)] = &[
+            (b"\x80", "bucket_id): expected one of key and path, got none of them"),
+            (b"\x81\xa3key\xc0", "bucket_id): expected one of key and path, got none of them"),
+            (b"\x82\xa3key\x01\xa4path\xa3[1]", "bucket_id): expected one of key and path, got both"),
+            (b"\x81\xa3kye\x01", "bucket_id): unknown option 'kye', expected one of key, path, hash"),
+            (b"\x81\x01\x01", "bucket_id): expected only the keys key, path or hash, got 1"),
+            (
+                b"\x82\xa3key\x01\xa4hash\xa3md5",
+                "bucket_id.hash): expected 'mpcrc32' or 'strcrc32', got string 'md5'",
+            ),
+            (b"\x82\xa3key\x01\xa4hash\x01", "bucket_id.hash): expected 'mpcrc32' or 'strcrc32', got 1"),
+            (b"\x81\xa3key\x80", "bucket_id.key): a map can not be a sharding key"),
+            (
+                b"\x81\xa3key\xd4\x07\x00",
+                "bucket_id.key): a MessagePack extension of type 7 can not be a sharding key",
+            ),
+            (b"\x81\xa4path\x01", "bucket_id.path): expected a path or a list of them, got 1"),
+            (b"\x81\xa4path\x90", "bucket_id.path): expected a path or a list of them, got an empty list"),
+            (b"\x81\xa4path\x92\xa3[1]\x02", "bucket_id.path): expected a path, got 2"),
+            (
+                b"\x81\xa4path\xa3[0]",
+                "bucket_id.path): expected a path like [1].name, got '[0]': syntax error at character 2",
+            ),
+            (b"\x81\xa4path\xa0", "bucket_id.path): expected a path like [1].name, got '': it is empty"),
+            (
+                b"\x81\xa4path\xa6[1][*]",
+                "bucket_id.path): expected a path like [1].name, got '[1][*]': [*] stands for many values",
+            ),
+            (b"\x81\xa4path\xa3[4]", "bucket_id.path): path '[4]' leads nowhere: args has 3 items"),
+            (b"\x81\xa4path\xa1x", "bucket_id.path): path 'x' leads nowhere: args is an array"),
+            (
+                b"\x81\xa4path\xb2[1][\"customer\"].no",
+                "bucket_id.path): path '[1][\"customer\"].no' leads nowhere: [1][\"customer\"] has no such key",
+            ),
+            (
+                b"\x81\xa4path\xab[1].none.id",
+                "bucket_id.path): path '[1].none.id' leads nowhere: [1].none is nil",
+            ),
+            (b"\x81\xa4path\xa6[2].id", "bucket_id.path): path '[2].id' leads nowhere: [2] is a string"),
+            (b"\x81\xa4path\xa8[1].none", "bucket_id.path): path '[1].none' leads to nil"),
+            (
+                b"\x81\xa4path\x92\xa3[2]\xac[1].customer",
+                "bucket_id.path): path '[1].customer' leads to a map",
+            ),
+            (
+                b"\x82\xa4hash\xa8strcrc32\xa4path\x92\xa3[2]\xa3[3]",
+                "bucket_id.path): path '[3]': an array in a sharding key has no strcrc32",
+            ),
+        ];
+        for (selector, text) in cases {
+            let bytes = keyed(selector);
+            let (given_back, refusal) = read(bytes.clone(), keyspace()).expect_err(text);
+            assert_eq!(refusal.to_string(), format!("callraw: argument 1 ({text}"));
+            assert_eq!(given_back, bytes);
+            assert_eq!(peek_bucket(&bytes, keyspace()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_within_a_tuple() {
+        let bytes =
+            array(&[b"\x81\xa4path\xa6[1][2]", b"\xc0", b"\xa4echo", b"\x91\xd6\x07\x00\x92\x05\x01"]);
+        assert_eq!(read(bytes, keyspace()).unwrap().bucket.number(), 1614);
+    }
+
+    fn endpoint(paths: &[&str]) -> Endpoint {
+        let paths = paths.iter().map(|path| crate::wire::path::Path::new(path.as_bytes()).unwrap()).collect();
+        let timeout = Duration::from_secs(1);
+        Endpoint::new(
+            "customer.get".into(),
+            b"customer_get",
+            paths,
+            Some(Hash::MpCrc32),
+            Access::RO,
+            timeout,
+            None,
+        )
+    }
+
+    fn of_endpoint(endpoint: &Endpoint, args: &[u8], bucket: Option<BucketId>) -> Result<Read, String> {
+        let mut bytes = b"anything".to_vec();
+        endpoint.begin(&mut bytes);
+        bytes.extend_from_slice(args);
+        read_endpoint(bytes, endpoint, bucket, keyspace()).map_err(|(_, refusal)| refusal.to_string())
+    }
+
+    #[test]
+    fn a_call_of_an_endpoint() {
+        let read = of_endpoint(&endpoint(&["[1]"]), b"\x92\x01\xcc\x02", None).unwrap();
+        assert_eq!(
+            (read.bucket.number(), read.access, read.timeout),
+            (1614, Access::RO, Duration::from_secs(1))
+        );
+        assert_eq!(read.payload.bytes(), b"\xaccustomer_get\x92\x01\xcc\x02", "bit for bit");
+        let read = of_endpoint(&endpoint(&["[2]", "[1].id"]), b"\x92\x81\xa2id\x07\xa3key", None).unwrap();
+        assert_eq!(read.bucket.number(), crc_bucket(b"key\x07"));
+        let read = of_endpoint(&endpoint(&["[1][2]"]), b"\x91\xd6\x07\x00\x92\x05\x01", None).unwrap();
+        assert_eq!(read.bucket.number(), 1614);
+        assert_eq!(read.payload.bytes(), b"\xaccustomer_get\x91\x92\x05\x01", "tuples leave as arrays");
+        let given = BucketId::new(5, BUCKETS);
+        assert_eq!(of_endpoint(&endpoint(&["[1]"]), b"\x90", given).unwrap().bucket.number(), 5);
+    }
+
+    #[test]
+    fn wrong_arguments_of_an_endpoint() {
+        let cases: &[(&[u8], &str)] = &[
+            (b"\x81\x01\x02", "expected the function's arguments, an array, got map"),
+            (b"\x90", "path '[1].id' leads nowhere: args is empty"),
+            (b"\x91\x81\xa2id\xc0", "path '[1].id' leads to nil"),
+            (b"\x91\xa2id", "path '[1].id' leads nowhere: [1] is a string"),
+            (
+                b"\x92\x01",
+                "the arguments are not well-formed MessagePack: the bytes end in the middle of a value",
+            ),
+            (b"", "the arguments are not well-formed MessagePack: the bytes end in the middle of a value"),
+            (b"\x91\xd4\x07\x00", "a tuple extension that does not hold one array"),
+            (
+                b"\x91\x01\x01",
+                "the arguments are not well-formed MessagePack: bytes follow where the value should end",
+            ),
+        ];
+        for (args, text) in cases {
+            let refusal = of_endpoint(&endpoint(&["[1].id"]), args, None).expect_err(text);
+            assert_eq!(refusal, format!("customer.get: {text}"));
+        }
+    }
+
+    #[test]
+    fn keys_that_are_deep_or_promise_too_much() {
+        let deep = [vec![0x91; 100_000], vec![0x01]].concat();
+        let path = vec!["[1]"; 99_999].concat();
+        let mut selector = b"\x81\xa4path".to_vec();
+        mp::write_bytes_as_str(&mut selector, path.as_bytes());
+        let bytes = array(&[&selector, b"\xc0", b"\xa4echo", &deep]);
+        assert_eq!(read(bytes.clone(), keyspace()).unwrap().bucket.number(), 1614);
+        let key = [&b"\x81\xa3key"[..], &deep].concat();
+        let (_, refusal) = read(array(&[&key, b"\xc0", b"\xa4echo"]), keyspace()).unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "callraw: argument 1 (bucket_id.key): a sharding key can not be nested deeper than 128 levels"
+        );
+        for index in ["[4294967295]", "[18446744073709551615]"] {
+            let mut selector = b"\x81\xa4path".to_vec();
+            mp::write_str(&mut selector, index);
+            let (_, refusal) = read(keyed(&selector), keyspace()).unwrap_err();
+            let text = format!(
+                "callraw: argument 1 (bucket_id.path): path '{index}' leads nowhere: args has 3 items"
+            );
+            assert_eq!(refusal.to_string(), text);
+        }
+        for cut in 0..bytes.len().min(2000) {
+            assert!(read(bytes[..cut].to_vec(), keyspace()).is_err());
+            peek_bucket(&bytes[..cut], keyspace());
         }
     }
 
@@ -589,7 +964,7 @@ mod tests {
         assert_eq!(sent(&with_tuple), sent(&with_args(b"\x92\x01\x92\x01\x02")));
         let broken = with_args(b"\x91\xd4\x07\x00");
         assert_eq!(
-            read(broken, BUCKETS).unwrap_err().1.to_string(),
+            read(broken, keyspace()).unwrap_err().1.to_string(),
             "callraw: argument 4 (args): expected an array, got a tuple extension that does not hold one array"
         );
     }
@@ -609,9 +984,9 @@ mod tests {
 
     #[test]
     fn a_bucket_to_choose_an_engine_by() {
-        assert_eq!(peek_bucket(&with_bucket(b"\xcd\x01\x00")), Some(256));
+        assert_eq!(peek_bucket(&with_bucket(b"\xcd\x01\x00"), keyspace()), Some(256));
         for odd in [&b""[..], b"\x90", b"\x91\xa1x", b"\xc0", b"\x91\xcd\x01"] {
-            assert_eq!(peek_bucket(odd), None);
+            assert_eq!(peek_bucket(odd, keyspace()), None);
         }
     }
 
@@ -739,7 +1114,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = (peek_bucket(&bytes), read(bytes, BUCKETS));
+            let _ = (peek_bucket(&bytes, keyspace()), read(bytes, keyspace()));
         }
 
         #[test]
@@ -753,7 +1128,7 @@ mod tests {
             ]);
             let at = at % bytes.len();
             bytes[at] = byte;
-            let _ = (peek_bucket(&bytes), read(bytes, BUCKETS));
+            let _ = (peek_bucket(&bytes, keyspace()), read(bytes, keyspace()));
         }
     }
 }

@@ -1,7 +1,9 @@
 //! `Request` and `Reply`: the one door into the data plane, for all front ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::call::endpoint::Endpoint;
 use crate::ids::{BucketId, InstanceIdx, ReplicasetIdx};
 pub use crate::route::pick::{Access, Mode};
 use crate::slab::Key;
@@ -81,12 +83,21 @@ impl Body {
     }
 }
 
-/// A call as `callraw` got it, to be read by the engine: its caller has nothing to do but copy.
+/// A call as it came, to be read by the engine: its caller has nothing to do but copy.
 #[derive(Debug)]
 pub struct RawRequest {
     pub token: Token,
-    /// `[bucket_id, opts, func, args, call_opts]`, see [`crate::call::raw_args`].
+    pub form: Form,
     pub bytes: Vec<u8>,
+}
+
+/// What the bytes of a raw request are, see [`crate::call::raw_args`].
+#[derive(Debug, Clone)]
+pub enum Form {
+    /// Those of `callraw`: `[bucket_id, opts, func, args, call_opts]`.
+    Callraw,
+    /// The function's name and its arguments. The bucket is that of the key in these if it is not given.
+    Endpoint(Arc<Endpoint>, Option<BucketId>),
 }
 
 /// What became of a request.

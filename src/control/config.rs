@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::route::address::{Address, Secret};
+use crate::route::hash::Rules;
 use crate::route::topology::LAG_LIMIT;
 pub use crate::route::topology::Limits;
 
@@ -51,6 +52,7 @@ pub struct Config {
     pub failover_sequential_fail_count: u32,
     pub failover_replica_lag_limit: Duration,
     pub limits: Limits,
+    pub hash_rules: Rules,
     pub replicasets: Vec<ReplicasetConfig>,
 }
 
@@ -67,6 +69,7 @@ impl Default for Config {
             failover_sequential_fail_count: 3,
             failover_replica_lag_limit: LAG_LIMIT,
             limits: Limits::default(),
+            hash_rules: Rules::default(),
             replicasets: Vec::new(),
         }
     }

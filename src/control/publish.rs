@@ -41,6 +41,7 @@ impl Publisher {
                 timeout: config.failover_ping_timeout,
                 failures: config.failover_sequential_fail_count,
             },
+            hash_rules: config.hash_rules,
             ..Topology::default()
         };
         let old_ids: HashMap<&str, &Replicaset> = old.live().map(|rs| (rs.id.as_str(), rs)).collect();

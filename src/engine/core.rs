@@ -12,8 +12,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use crate::call::Stage;
+use crate::call::key::Keyspace;
 use crate::call::raw_args;
-use crate::call::request::{CLIENTS, Client, Outcome, RawRequest, Reply, Target, Token};
+use crate::call::request::{CLIENTS, Client, Form, Outcome, RawRequest, Reply, Target, Token};
 use crate::call::wheel::Wheel;
 use crate::call::{Call, UNKNOWN_DESTINATION_PAUSE};
 use crate::conn::{self, Event};
@@ -399,8 +400,13 @@ impl Core {
     // Calls.
 
     pub(super) fn accept_raw(&mut self, request: RawRequest, now: Time) {
-        let RawRequest { token, bytes } = request;
-        match raw_args::read(bytes, self.buckets.count()) {
+        let RawRequest { token, form, bytes } = request;
+        let keyspace = Keyspace { bucket_count: self.buckets.count(), rules: self.topology.hash_rules };
+        let read = match form {
+            Form::Callraw => raw_args::read(bytes, keyspace),
+            Form::Endpoint(endpoint, bucket) => raw_args::read_endpoint(bytes, &endpoint, bucket, keyspace),
+        };
+        match read {
             Ok(read) => self.accept(Call::from_raw(token, read, now), now),
             Err((buffer, malformed)) => {
                 self.counters.calls.add(1);

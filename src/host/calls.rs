@@ -146,6 +146,17 @@ unsafe extern "C-unwind" fn callraw(l: *mut lua_State) -> c_int {
             };
             hold(cfunc::post(bytes)?)
         });
+        give_objects(l, returned)
+    }
+}
+
+/// Returns the values that are held as objects, `count` of them; for -1 nil and the error.
+///
+/// # Safety
+/// As [`guard::raise`].
+pub unsafe fn give_objects(l: *mut lua_State, returned: End<i64>) -> c_int {
+    // SAFETY: the caller's promise; `End` is plain data.
+    unsafe {
         let End::Done(count) = returned else { return finish(l, returned) };
         lua::lua_settop(l, 0);
         if count >= 0 {
@@ -276,7 +287,7 @@ fn held_value(offset: usize) -> Option<Value> {
 }
 
 /// Waits for the answer and shows it to Lua.
-fn hold(token: Token) -> Result<i64, Failure> {
+pub fn hold(token: Token) -> Result<i64, Failure> {
     let reply: Reply = park::wait(token)?;
     let n = match reply.outcome {
         Outcome::Values => i64::from(reply.count()),
@@ -368,7 +379,7 @@ impl Stack {
         unsafe { lua::lua_type(self.0, index) }
     }
 
-    fn is_nil(&self, index: c_int) -> bool {
+    pub fn is_nil(&self, index: c_int) -> bool {
         matches!(self.kind(index), lua::LUA_TNIL | lua::LUA_TNONE)
     }
 
@@ -381,7 +392,7 @@ impl Stack {
     }
 
     /// A position, counted from 1.
-    fn index(&self, index: c_int, what: &str) -> Result<u32, Failure> {
+    pub fn index(&self, index: c_int, what: &str) -> Result<u32, Failure> {
         let number = self.number(index, what)?;
         if number.fract() == 0.0 && (1.0..=f64::from(u32::MAX)).contains(&number) {
             return Ok(number as u32);
@@ -408,7 +419,7 @@ impl Stack {
     }
 
     /// Bytes of a string; they stay while it is on the stack.
-    fn string(&self, index: c_int, what: &str) -> Result<&[u8], Failure> {
+    pub fn string(&self, index: c_int, what: &str) -> Result<&[u8], Failure> {
         if self.kind(index) != lua::LUA_TSTRING {
             return Err(Failure::arguments(format!("{what} must be a string")));
         }

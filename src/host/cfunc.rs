@@ -9,7 +9,7 @@ use super::park;
 use super::runtime::RUNTIME;
 use super::sys::{self, BoxFunctionCtx};
 use super::tx;
-use crate::call::request::{Outcome, Reply, Token};
+use crate::call::request::{Form, Outcome, Reply, Token};
 use crate::wire::mp::Cursor;
 
 /// What `box.schema.func.create('rawshard.callraw', {language = 'C'})` finds: usually a second mapping of the library,
@@ -57,7 +57,7 @@ pub fn post(bytes: &[u8]) -> Result<Token, Failure> {
         }
         Ok(id)
     })?;
-    park::post_raw(router, bytes)
+    park::post_raw(router, Form::Callraw, bytes)
 }
 
 /// Returns each value by itself, a failure as nil and the error.

@@ -7,6 +7,7 @@ use mlua::{Table, Value};
 
 use crate::control::config::{Config, DiscoveryMode, InstanceConfig, Limits, ReplicasetConfig};
 use crate::route::address::{Address, Secret};
+use crate::route::hash::Rules;
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -33,6 +34,7 @@ pub fn parse(cfg: &Table) -> Result<Config> {
             Some(limits) => parse_limits(&limits)?,
             None => default.limits,
         },
+        hash_rules: Rules::from_bits(cfg.integer("hash_rules")?.unwrap_or(0)),
         replicasets: cfg.list("replicasets")?.iter().map(parse_replicaset).collect::<Result<_>>()?,
     };
     for (name, value) in [("bucket_count", config.bucket_count), ("io_threads", config.io_threads)] {

@@ -8,7 +8,7 @@ use mlua::{FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, MultiValue,
 use super::failure::Failure;
 use super::guard::{self, End};
 use super::sys::{self, lua, lua_State};
-use super::{calls, config, door, future, info, log, object, result, runtime, tx};
+use super::{calls, config, door, endpoints, future, info, keys, log, object, result, runtime, tx};
 use crate::ids::BucketId;
 
 /// Where Lua's registry keeps the table, for every later opening by whatever mapping.
@@ -56,7 +56,7 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     table.set("has_msgpack_object", has_objects)?;
     table.set("reads_msgpack_object_in_place", in_place)?;
     table.set("future_mt", lua.named_registry_value::<Table>(&future::METATABLE.to_string_lossy())?)?;
-    for (name, function) in calls::FUNCTIONS.iter().chain(future::FUNCTIONS) {
+    for (name, function) in calls::FUNCTIONS.iter().chain(keys::FUNCTIONS).chain(future::FUNCTIONS) {
         // SAFETY: they obey the rules of raw C functions, written down in `calls.rs`.
         table.set(name.to_string_lossy(), unsafe { lua.create_c_function(*function)? })?;
     }
@@ -135,6 +135,11 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
         runtime::router(id)?.buckets().clear();
         Ok(())
     })?;
+    natives.add("endpoint_bind", |_, (router, id, spec): (u32, Option<u32>, Table)| {
+        endpoints::bind(router, id, &spec)
+    })?;
+    natives.add("endpoint_info", |lua, id: u32| endpoints::info(lua, id))?;
+    natives.add("path_steps", |lua, text: mlua::LuaString| endpoints::steps(lua, &text.as_bytes()))?;
     natives.add("discovery_wakeup", |_, id: u32| {
         runtime::router(id)?.discovery_wakeup();
         Ok(())
@@ -159,11 +164,11 @@ fn bucket_id(number: u64, count: u32) -> Result<BucketId, String> {
 const RAISING: &str = "
     return function(native)
         return function(...)
-            local ok, value = native(...)
+            local ok, value, second = native(...)
             if not ok then
                 error(value, 0)
             end
-            return value
+            return value, second
         end
     end";
 

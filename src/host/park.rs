@@ -13,7 +13,7 @@ use super::runtime::{RUNTIME, Runtime};
 use super::sys::{self, Fiber};
 use super::waiters::{Future, NOBODY, Owner, Place};
 use crate::call::raw_args::DEFAULT_TIMEOUT;
-use crate::call::request::{Access, Body, Client, Outcome, RawRequest, Reply, Request, Target, Token};
+use crate::call::request::{Access, Body, Client, Form, Outcome, RawRequest, Reply, Request, Target, Token};
 use crate::engine;
 use crate::engine::inbox::Message;
 use crate::time::Time;
@@ -83,10 +83,14 @@ pub fn post(
     })
 }
 
-/// Sends the call that `bytes`, the arguments of `callraw`, ask of a router. They are copied here and read by the engine.
-pub fn post_raw(router: u32, bytes: &[u8]) -> Result<Token, Failure> {
+/// Sends the call that `bytes` ask of a router: the arguments of `callraw`, or those of an endpoint's function. They are copied
+/// here and read by the engine.
+pub fn post_raw(router: u32, form: Form, bytes: &[u8]) -> Result<Token, Failure> {
     let mut buffer = RUNTIME.with(|runtime| runtime.buffers.take());
-    buffer.clear();
+    match &form {
+        Form::Callraw => buffer.clear(),
+        Form::Endpoint(endpoint, _) => endpoint.begin(&mut buffer),
+    }
     buffer.extend_from_slice(bytes);
     // Not before: starting the completion fiber switches. The host then runs the triggers of the fiber that yields, which
     // give the input that the bytes lie in back to the connection.
@@ -94,9 +98,9 @@ pub fn post_raw(router: u32, bytes: &[u8]) -> Result<Token, Failure> {
     RUNTIME.with(|runtime| {
         let Runtime { routers, waiters, completion, .. } = runtime;
         let entry = routers.serving(router)?;
-        let engine = entry.router.engine_of_raw(&buffer);
+        let engine = entry.router.engine_of_raw(&form, &buffer);
         let link = waiters.link(Owner::Fiber(current()?), router, engine);
-        entry.outgoing[engine].push(Message::Raw(RawRequest { token: link.token, bytes: buffer }));
+        entry.outgoing[engine].push(Message::Raw(RawRequest { token: link.token, form, bytes: buffer }));
         completion.flush_soon(&entry.router);
         Ok(link.keep())
     })

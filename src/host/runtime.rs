@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::bell::Bell;
 use super::buffers::Buffers;
 use super::completion::Completion;
+use super::endpoints::Endpoints;
 use super::failure::Failure;
 use super::result::Held;
 use super::tx::TxCell;
@@ -28,6 +29,7 @@ pub struct Runtime {
     pub waiters: Waiters,
     pub buffers: Buffers,
     pub held: Held,
+    pub endpoints: Endpoints,
 }
 
 /// What a call hears that comes before any configuration.
@@ -67,6 +69,7 @@ impl Runtime {
             waiters: Waiters::new(),
             buffers: Buffers::new(),
             held: Held::new(),
+            endpoints: Endpoints::new(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::ids::{InstanceIdx, ReplicasetIdx};
+use crate::route::hash::Rules;
 use crate::time::Time;
 
 /// vshard's marks of health (consts.lua: STATUS).
@@ -199,6 +200,7 @@ pub struct Topology {
     pub pings: Pings,
     /// A replica that is further behind its master is out of reads.
     pub lag_limit: Duration,
+    pub hash_rules: Rules,
     /// Made of the above by [`Topology::index`].
     pub by_id: HashMap<String, ReplicasetIdx>,
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use rawshard::call::key::Keyspace;
 use rawshard::call::raw_args;
-use rawshard::call::request::{Access, Body, Client, Outcome, RawRequest, Request, Target};
+use rawshard::call::request::{Access, Body, Client, Form, Outcome, RawRequest, Request, Target};
 use rawshard::call::verdict::{self, Envelope};
 use rawshard::control::config::{Config, InstanceConfig, ReplicasetConfig};
 use rawshard::control::publish::Publisher;
@@ -67,8 +68,8 @@ fn body(kind: u64, bytes: &[u8]) {
 
 /// The arguments of `callraw`.
 pub fn raw_args(data: &[u8]) {
-    raw_args::peek_bucket(data);
-    match raw_args::read(data.to_vec(), 3000) {
+    raw_args::peek_bucket(data, Keyspace::new(3000));
+    match raw_args::read(data.to_vec(), Keyspace::new(3000)) {
         Ok(read) => {
             let mut cursor = Cursor::new(read.payload.bytes());
             assert!(cursor.str().is_ok(), "a function's name");
@@ -135,7 +136,11 @@ QUFBQUFBQUFBQUFBQUFBQUFBQUFCQkJCQkJCQkJCQkI=                   \n";
 fn call(index: u32) -> Message {
     let token = Key { index, generation: 1 };
     if index == 1 {
-        return Message::Raw(RawRequest { token, bytes: b"\x94\x02\xa4read\xa4echo\x91\x01".to_vec() });
+        return Message::Raw(RawRequest {
+            token,
+            form: Form::Callraw,
+            bytes: b"\x94\x02\xa4read\xa4echo\x91\x01".to_vec(),
+        });
     }
     let bucket = BucketId::new(u64::from(index) + 1, 10).expect("a bucket");
     let instance = InstanceIdx(0);

@@ -6,6 +6,7 @@ use common::value::Value;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use rawshard::call::key::Keyspace;
 use rawshard::call::raw_args::{self, RawArgs};
 use rawshard::call::verdict::{self, Envelope, Verdict};
 use rawshard::wire::fit::{self, Unfit};
@@ -420,7 +421,7 @@ proptest! {
         let mut bytes = Vec::new();
         encode_wide(&Value::Array(items), &mut choices.into_iter().cycle(), &mut bytes);
         let parsed = RawArgs::parse(&bytes, 30).is_ok();
-        match raw_args::read(bytes.clone(), 30) {
+        match raw_args::read(bytes.clone(), Keyspace::new(30)) {
             Ok(read) => {
                 let mut head = [0; HEAD_MAX];
                 let len = read.payload.head().write(&mut head);
@@ -434,7 +435,7 @@ proptest! {
                 let name = Value::str("vshard.storage.call");
                 let expected = Value::Map(vec![(Value::Uint(0x22), name), (Value::Uint(0x21), call)]);
                 prop_assert!(same(&Value::only(&body).expect("one body"), &expected));
-                prop_assert_eq!(raw_args::peek_bucket(&bytes).is_some(), !matches!(bucket, Value::F32(_) | Value::F64(_)));
+                prop_assert_eq!(raw_args::peek_bucket(&bytes, Keyspace::new(30)).is_some(), !matches!(bucket, Value::F32(_) | Value::F64(_)));
             }
             Err((given_back, _)) => {
                 prop_assert_eq!(given_back, bytes);
@@ -445,8 +446,8 @@ proptest! {
 
     #[test]
     fn raw_arguments_of_any_bytes(bytes in any_bytes()) {
-        raw_args::peek_bucket(&bytes);
-        if let Ok(read) = raw_args::read(bytes.clone(), 3000) {
+        raw_args::peek_bucket(&bytes, Keyspace::new(3000));
+        if let Ok(read) = raw_args::read(bytes.clone(), Keyspace::new(3000)) {
             prop_assert_eq!(Value::sequence(read.payload.bytes()).map(|values| values.len()), Some(2));
         }
         let mut out = Vec::new();

@@ -5,8 +5,9 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rawshard::call::key::Keyspace;
 use rawshard::call::raw_args;
-use rawshard::call::request::{Client, RawRequest, Token};
+use rawshard::call::request::{Client, Form, RawRequest, Token};
 use rawshard::call::verdict::{self, Envelope, Verdict};
 use rawshard::call::wheel::Wheel;
 use rawshard::conn::{Conn, Event};
@@ -99,7 +100,7 @@ fn cursor(ops: &mut Ops) {
                     given.clear();
                     given.extend_from_slice(&bytes);
                 });
-                let read = raw_args::read(given, BUCKETS).expect("it is right");
+                let read = raw_args::read(given, Keyspace::new(BUCKETS)).expect("it is right");
                 buffer = black_box(read).payload.into_buffer();
             }
         });
@@ -285,7 +286,7 @@ fn inbox(ops: &mut Ops) {
             move || {
                 for index in 0..count as u32 {
                     let token = Token { index, generation: 1 };
-                    batch.push(Message::Raw(RawRequest { token, bytes: Vec::new() }));
+                    batch.push(Message::Raw(RawRequest { token, form: Form::Callraw, bytes: Vec::new() }));
                 }
                 inbox.post_all(&mut batch);
                 inbox.take(&mut taken);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rawshard::call::request::{Client, Outcome, RawRequest, Reply, Token};
+use rawshard::call::request::{Client, Outcome, Form, RawRequest, Reply, Token};
 use rawshard::engine::core::{Action, Core};
 use rawshard::engine::inbox::Message;
 use rawshard::ids::{BucketId, InstanceIdx, ReplicasetIdx};
@@ -195,7 +195,7 @@ impl World {
                 self.clients += 1;
                 Token { index: self.clients - 1, generation: 1 }
             });
-            self.messages.push(Message::Raw(RawRequest { token, bytes }));
+            self.messages.push(Message::Raw(RawRequest { token, form: Form::Callraw, bytes }));
         }
         for _ in 0..answers {
             let (slot, sync) = self.asked.pop_front().expect("as many requests as answers");

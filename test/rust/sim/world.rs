@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use rawshard::call::request::{Access, Body, Client, Outcome, RawRequest, Reply, Request, Target};
+use rawshard::call::request::{Access, Body, Client, Form, Outcome, RawRequest, Reply, Request, Target};
 use rawshard::call::wheel;
 use rawshard::control::config::{Config, DiscoveryMode, InstanceConfig, ReplicasetConfig};
 use rawshard::control::publish::Publisher;
@@ -465,7 +465,7 @@ impl World {
             // The two doors for calls to a bucket take turns.
             Where::Bucket(bucket) if id.is_multiple_of(2) && ask.answer_by.is_none() => {
                 deadline = self.now.after(in_seconds(ask.timeout));
-                Message::Raw(RawRequest { token, bytes: raw_args(bucket, &ask, &args) })
+                Message::Raw(RawRequest { token, form: Form::Callraw, bytes: raw_args(bucket, &ask, &args) })
             }
             _ => Message::Call(Request {
                 token,

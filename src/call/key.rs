@@ -1,0 +1,151 @@
+//! The sharding key of a call that does not name its bucket: a value, or where in the arguments it is.
+
+use std::borrow::Cow;
+
+use crate::ids::BucketId;
+use crate::route::hash::{Hash, Hasher, Rules};
+use crate::wire::mp::{Cursor, Kind};
+use crate::wire::path::{Inline, Lost, Path, Stray};
+
+/// What a hash becomes a bucket by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keyspace {
+    pub bucket_count: u32,
+    pub rules: Rules,
+}
+
+impl Keyspace {
+    pub fn new(bucket_count: u32) -> Keyspace {
+        Keyspace { bucket_count, rules: Rules::default() }
+    }
+
+    fn bucket(self, hash: u32) -> BucketId {
+        let id = u64::from(hash) % u64::from(self.bucket_count) + 1;
+        BucketId::new(id, self.bucket_count).expect("what is left of a division is less than the divisor")
+    }
+}
+
+/// A sharding key as one call describes it; everything lies in the caller's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selector<'a> {
+    pub place: Place<'a>,
+    pub hash: Hash,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// The key itself, one value.
+    Key(&'a [u8]),
+    Path(Inline<'a>),
+    /// A MessagePack array of strings, each a path; at least two.
+    Paths(&'a [u8]),
+}
+
+impl Selector<'_> {
+    /// The bucket of the key, which may be in `args`. An error says what is wrong with the key.
+    pub fn bucket(&self, args: &[u8], keyspace: Keyspace) -> Result<BucketId, String> {
+        let mut hasher = Hasher::new(self.hash, keyspace.rules);
+        match &self.place {
+            Place::Key(key) => hasher.key(&mut Cursor::new(key)).map_err(|fault| fault.to_string())?,
+            Place::Path(path) => take(&mut hasher, args, path, Whole::Key)?,
+            Place::Paths(paths) => {
+                let mut paths = Cursor::new(paths);
+                for _ in 0..paths.array().map_err(|fault| fault.to_string())? {
+                    let text = paths.str().map_err(|fault| fault.to_string())?;
+                    let path = Inline::new(text).map_err(|fault| fault.to_string())?;
+                    take(&mut hasher, args, &path, Whole::Item)?;
+                }
+            }
+        }
+        Ok(keyspace.bucket(hasher.finish()))
+    }
+}
+
+/// The bucket of the key that `paths` find in `args`: several make one of several items.
+pub fn bucket_at(paths: &[Path], hash: Hash, args: &[u8], keyspace: Keyspace) -> Result<BucketId, String> {
+    let mut hasher = Hasher::new(hash, keyspace.rules);
+    let whole = if paths.len() == 1 { Whole::Key } else { Whole::Item };
+    for path in paths {
+        take(&mut hasher, args, path, whole)?;
+    }
+    Ok(keyspace.bucket(hasher.finish()))
+}
+
+/// Whether what a path finds is the key, of which an array is the items, or one item among others.
+#[derive(Clone, Copy)]
+enum Whole {
+    Key,
+    Item,
+}
+
+/// Gives the value at `path` in `args` to the hasher.
+fn take(hasher: &mut Hasher, args: &[u8], path: &impl Walk, whole: Whole) -> Result<(), String> {
+    let mut cursor = find_key(args, path)?;
+    let taken = match whole {
+        Whole::Key => hasher.key(&mut cursor),
+        Whole::Item => hasher.item(&mut cursor),
+    };
+    taken.map_err(|fault| format!("path {}: {fault}", shown(path)))
+}
+
+/// A cursor at what `path` leads to in `args`: neither a map nor nil.
+pub fn find_key<'a>(args: &'a [u8], path: &impl Walk) -> Result<Cursor<'a>, String> {
+    let cursor = find(args, path)?;
+    match cursor.peek() {
+        Ok(Kind::Nil) => Err(format!("path {} leads to nil", shown(path))),
+        Ok(Kind::Map) => Err(format!("path {} leads to a map", shown(path))),
+        _ => Ok(cursor),
+    }
+}
+
+fn find<'a>(args: &'a [u8], path: &impl Walk) -> Result<Cursor<'a>, String> {
+    let mut cursor = Cursor::new(args);
+    match path.walk(&mut cursor) {
+        Ok(()) => Ok(cursor),
+        Err(Stray { why: Lost::Broken(fault), .. }) => Err(fault.to_string()),
+        Err(Stray { walked, why }) => {
+            let text = path.text();
+            let whole = String::from_utf8_lossy(&text.as_bytes()[..walked]).into_owned();
+            let place = if walked == 0 { "args".into() } else { short(whole.as_bytes()) };
+            Err(format!("path {} leads nowhere: {place} {why}", shown(path)))
+        }
+    }
+}
+
+pub trait Walk {
+    fn text(&self) -> Cow<'_, str>;
+    fn walk(&self, cursor: &mut Cursor<'_>) -> Result<(), Stray>;
+}
+
+impl Walk for Path {
+    fn text(&self) -> Cow<'_, str> {
+        self.text().into()
+    }
+
+    fn walk(&self, cursor: &mut Cursor<'_>) -> Result<(), Stray> {
+        self.walk(cursor)
+    }
+}
+
+impl Walk for Inline<'_> {
+    fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.text())
+    }
+
+    fn walk(&self, cursor: &mut Cursor<'_>) -> Result<(), Stray> {
+        self.walk(cursor)
+    }
+}
+
+fn shown(path: &impl Walk) -> String {
+    format!("'{}'", short(path.text().as_bytes()))
+}
+
+/// A path's text, short and printable.
+pub fn short(text: &[u8]) -> String {
+    const MOST: usize = 100;
+    let shown = String::from_utf8_lossy(&text[..text.len().min(MOST)]).escape_debug().to_string();
+    // Quotes are a part of paths.
+    let shown = shown.replace("\\\"", "\"").replace("\\'", "'");
+    if text.len() > MOST { format!("{shown}...") } else { shown }
+}

@@ -1,0 +1,143 @@
+//! The natives of sharding keys and endpoints that are given `msgpack.object`s: raw C functions, as in `calls.rs`.
+
+use std::ffi::{CStr, c_int};
+
+use super::calls::{self, Stack};
+use super::endpoints::{self, Ended};
+use super::failure::Failure;
+use super::guard::{self, End};
+use super::object;
+use super::runtime::{RUNTIME, Runtime};
+use super::sys::{lua, lua_State};
+use super::waiters::NOBODY;
+use crate::call::key;
+use crate::call::request::{Outcome, Reply};
+use crate::route::hash::{Hash, Hasher, Rules, Unhashable};
+use crate::wire::mp::{Cursor, Kind};
+use crate::wire::path::Inline;
+
+/// Name and function of each.
+pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
+    (c"endpoint_call", endpoint_call),
+    (c"endpoint_key", endpoint_key),
+    (c"extract", extract),
+    (c"hash_object", hash_object),
+];
+
+/// `(endpoint, obj, bucket) -> values…`, or `nil, err`. The bucket is nil where the endpoint finds it.
+unsafe extern "C-unwind" fn endpoint_call(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        object::prepare(l, 2);
+        let returned = guard::run(|| {
+            let stack = Stack(l);
+            let id = stack.index(1, "endpoint")?;
+            let bucket = if stack.is_nil(3) { None } else { Some(stack.number(3, "bucket_id")?) };
+            let args = arguments(&stack)?;
+            let ended = endpoints::post(id, args, bucket).and_then(calls::hold);
+            match &ended {
+                Ok(0..) => endpoints::count(id, Ended::WithValues),
+                Ok(_) => endpoints::count(id, Ended::WithError),
+                Err(Failure::Cancelled) => {}
+                Err(_) => endpoints::count(id, Ended::Refused),
+            }
+            ended
+        });
+        calls::give_objects(l, returned)
+    }
+}
+
+/// `(endpoint, obj) -> obj`: the key of a call. Several paths make an array.
+unsafe extern "C-unwind" fn endpoint_key(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        object::prepare(l, 2);
+        let found = guard::run(|| {
+            let stack = Stack(l);
+            let id = stack.index(1, "endpoint")?;
+            let args = arguments(&stack)?;
+            let mut bytes = RUNTIME.with(|runtime| runtime.buffers.take());
+            bytes.clear();
+            let written = endpoints::write_key(id, args, &mut bytes);
+            if written.is_err() {
+                endpoints::count(id, Ended::Refused);
+            }
+            written?;
+            RUNTIME.with(|runtime| {
+                let Runtime { held, buffers, .. } = runtime;
+                // One value, though it was written by itself.
+                let end = bytes.len();
+                held.hold(Reply::new(NOBODY, Outcome::Values, bytes, 0, end, 1), buffers);
+            });
+            Ok(1)
+        });
+        calls::give_objects(l, found)
+    }
+}
+
+/// `(obj, path) -> obj`, or nil where the path leads nowhere, or to nil.
+unsafe extern "C-unwind" fn extract(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        object::prepare(l, 1);
+        let found = guard::run(|| {
+            let stack = Stack(l);
+            let value = object::bytes(l, 1)
+                .filter(|_| object::support().0)
+                .ok_or_else(|| Failure::arguments("extract: expected a msgpack.object and a path"))?;
+            let text = stack.string(2, "extract: path")?;
+            let path = Inline::new(text).map_err(|fault| {
+                Failure::arguments(format!("extract: path '{}': {fault}", key::short(text)))
+            })?;
+            let mut cursor = Cursor::new(value);
+            let span = match path.walk(&mut cursor) {
+                Ok(()) => cursor.span().unwrap_or_default(),
+                Err(_) => b"",
+            };
+            Ok((span.as_ptr(), span.len()))
+        });
+        match found {
+            End::Done((data, len)) => {
+                let is_nil = len == 0 || len == 1 && *data == 0xc0;
+                // The object given, or what `prepare` left, keeps the bytes.
+                if is_nil || !object::push(l, data, len) {
+                    lua::lua_pushnil(l);
+                }
+                1
+            }
+            _ => guard::raise(l),
+        }
+    }
+}
+
+/// `(obj, is_strcrc32, rules) -> hash`: -1 if only decoding can tell, -2 for nil.
+unsafe extern "C-unwind" fn hash_object(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe {
+        object::prepare(l, 1);
+        let hash = guard::run(|| {
+            let value = object::bytes(l, 1).ok_or_else(|| Failure::arguments("expected a msgpack.object"))?;
+            let hash = if lua::lua_toboolean(l, 2) != 0 { Hash::StrCrc32 } else { Hash::MpCrc32 };
+            let rules = Rules::from_bits(Stack(l).number(3, "rules")? as u32);
+            let mut hasher = Hasher::new(hash, rules);
+            Ok(match hasher.key(&mut Cursor::new(value)) {
+                Ok(()) => i64::from(hasher.finish()),
+                Err(Unhashable::Nil) => -2,
+                Err(_) => -1,
+            })
+        });
+        calls::finish(l, hash)
+    }
+}
+
+/// The arguments of an endpoint's function.
+fn arguments<'a>(stack: &Stack) -> Result<&'a [u8], Failure> {
+    // SAFETY: on TX; the object stays on the stack, and who gets the bytes copies them before the fiber yields.
+    let found = unsafe { object::bytes(stack.0, 2) }.filter(|_| object::support().0);
+    match found {
+        Some(args) if Cursor::new(args).peek() == Ok(Kind::Array) => Ok(args),
+        _ => Err(Failure::arguments(
+            "expected the arguments as one msgpack.object, as takes_raw_args gives it",
+        )),
+    }
+}
