@@ -23,7 +23,7 @@ HOST = $(or $(firstword $(TARANTOOL)),$(shell command -v tarantool),$(lastword $
 # What is given to make, its commands get anyway; exporting what is not given would make it empty.
 export CARGO_TARGET_DIR
 
-.PHONY: help build install test test-rust test-tarantool test-rock lint layers demo bench bench-quick bench-micro soak clean need-tarantool
+.PHONY: help build install test test-rust test-tarantool test-rock test-keys lint layers demo bench bench-quick bench-micro soak clean need-tarantool
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ test-tarantool: need-tarantool build ## unit and integration tests inside Tarant
 
 test-rock: need-tarantool build ## install as a rock, and call what was installed
 	@scripts/test-rock.sh
+
+test-keys: need-tarantool build ## nightly: a million sharding keys beside Tarantool's own decoder, on every host
+	KEY_CASES=$(or $(KEY_CASES),1000000) FILE_TIMEOUT=7200 $(HOST) test/run.lua key_bytes
 
 lint: layers ## formatting, clippy, layer order, luacheck where installed
 	$(CARGO) fmt --check

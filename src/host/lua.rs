@@ -9,7 +9,10 @@ use super::failure::Failure;
 use super::guard::{self, End};
 use super::sys::{self, lua, lua_State};
 use super::{calls, config, door, endpoints, future, info, keys, log, object, result, runtime, tx};
+use crate::call::key::Keyspace;
+use crate::call::raw_args;
 use crate::ids::BucketId;
+use crate::route::hash::Rules;
 
 /// Where Lua's registry keeps the table, for every later opening by whatever mapping.
 const TABLE: &CStr = c"rawshard.native";
@@ -140,6 +143,14 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     })?;
     natives.add("endpoint_info", |lua, id: u32| endpoints::info(lua, id))?;
     natives.add("path_steps", |lua, text: mlua::LuaString| endpoints::steps(lua, &text.as_bytes()))?;
+    // What an engine would make of the arguments of `callraw`: the bucket, or why not. For tests, on hosts of all versions.
+    natives.add("raw_bucket", |_, (bytes, bucket_count, rules): (mlua::LuaString, u32, u32)| {
+        let keyspace = Keyspace { bucket_count, rules: Rules::from_bits(rules) };
+        Ok(match raw_args::read(bytes.as_bytes().to_vec(), keyspace) {
+            Ok(read) => (Some(read.bucket.number()), None),
+            Err((_, malformed)) => (None, Some(malformed.to_string())),
+        })
+    })?;
     natives.add("discovery_wakeup", |_, id: u32| {
         runtime::router(id)?.discovery_wakeup();
         Ok(())

@@ -347,21 +347,10 @@ impl Hasher {
         {
             return self.write(format_args!("{}", number as i64));
         }
-        let mut text = Short::default();
-        let _ = write!(text, "{number:.13e}");
-        let text = text.bytes();
-        if let Some(b'-') = text.first() {
+        if number.is_sign_negative() {
             self.feed(b"-");
         }
-        // "d.ddddddddddddd".
-        let mut digits = [b'0'; 14];
-        let mantissa = text.split(|byte| *byte == b'e').next().unwrap_or_default();
-        for (place, digit) in digits.iter_mut().zip(mantissa.iter().filter(|byte| byte.is_ascii_digit())) {
-            *place = *digit;
-        }
-        let exponent = text.rsplit(|byte| *byte == b'e').next().unwrap_or_default();
-        let exponent: i32 =
-            std::str::from_utf8(exponent).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let (digits, exponent) = fourteen_digits(number.abs());
         let significant = digits.iter().rposition(|digit| *digit != b'0').map_or(1, |last| last + 1);
         let digits = &digits[..significant];
         if (-4..14).contains(&exponent) {
@@ -566,20 +555,63 @@ impl Decimal {
     }
 }
 
-/// Room for a double in scientific form.
-#[derive(Default)]
-struct Short {
-    bytes: [u8; 32],
+/// The digits of a finite number that is not negative, rounded to fourteen, and the exponent of the first one. LuaJIT rounds
+/// halves up.
+fn fourteen_digits(number: f64) -> ([u8; 14], i32) {
+    // One digit more decides, unless it is a 5 that may have been rounded to be one. Fifty are enough to tell then: no double
+    // is closer to a half than that without being one.
+    let rounded = Scientific::of(number, 14);
+    let next = match rounded.digit(14) {
+        b'5' => Scientific::of(number, 50).digit(14),
+        digit => digit,
+    };
+    let mut digits = [b'0'; 14];
+    for (i, place) in digits.iter_mut().enumerate() {
+        *place = rounded.digit(i);
+    }
+    let mut exponent = rounded.exponent();
+    if next >= b'5' {
+        for place in digits.iter_mut().rev() {
+            if *place < b'9' {
+                *place += 1;
+                return (digits, exponent);
+            }
+            *place = b'0';
+        }
+        digits[0] = b'1';
+        exponent += 1;
+    }
+    (digits, exponent)
+}
+
+/// A number as `d.ddde-7`.
+struct Scientific {
+    bytes: [u8; 64],
     len: usize,
 }
 
-impl Short {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+impl Scientific {
+    /// With so many digits behind the point, at most fifty.
+    fn of(number: f64, decimals: usize) -> Scientific {
+        let mut text = Scientific { bytes: [0; 64], len: 0 };
+        // It has room.
+        let _ = write!(text, "{number:.decimals$e}");
+        text
+    }
+
+    /// Counted from 0.
+    fn digit(&self, i: usize) -> u8 {
+        self.bytes[if i == 0 { 0 } else { i + 1 }]
+    }
+
+    fn exponent(&self) -> i32 {
+        let text = &self.bytes[..self.len];
+        let digits = text.rsplit(|byte| *byte == b'e').next().unwrap_or_default();
+        std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
     }
 }
 
-impl Write for Short {
+impl Write for Scientific {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.len + text.len();
         self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
@@ -658,7 +690,7 @@ mod tests {
         }
     }
 
-    /// The values, encodings and texts are those that Tarantool shows: see test/unit/keys_test.lua, which compares them.
+    /// The values, encodings and texts are those that Tarantool shows: see test/unit/key_bytes_test.lua, which compares them.
     #[test]
     fn numbers_in_their_host_form() {
         let cases: &[(&[u8], &[u8], &str)] = &[
@@ -713,6 +745,9 @@ mod tests {
             (&double(0.00001), b"\xcb\x3e\xe4\xf8\xb5\x88\xe3\x68\xf1", "1e-05"),
             (&double(123456.789), b"\xcb\x40\xfe\x24\x0c\x9f\xbe\x76\xc9", "123456.789"),
             (&double(99_999_999_999_999.5), b"\xcb\x42\xd6\xbc\xc4\x1e\x8f\xff\xe0", "1e+14"),
+            (&double(14_353_011_078_702.5), b"\xcb\x42\xaa\x1b\xa4\x40\xec\x5d\x00", "14353011078703"),
+            (&double(14_353_011_078_703.5), b"\xcb\x42\xaa\x1b\xa4\x40\xec\x5f\x00", "14353011078704"),
+            (&double(0.5), b"\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00", "0.5"),
             (&double(f64::NAN), b"\xcb\xff\xf8\x00\x00\x00\x00\x00\x00", "nan"),
             (b"\xca\x7f\xc0\x00\x01", b"\xcb\xff\xf8\x00\x00\x00\x00\x00\x00", "nan"),
             (&double(f64::INFINITY), b"\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00", "inf"),
