@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use rawshard::call::endpoint::Endpoint;
 use rawshard::call::key::Keyspace;
 use rawshard::call::raw_args;
 use rawshard::call::request::{Access, Body, Client, Form, Outcome, RawRequest, Request, Target};
@@ -17,12 +18,14 @@ use rawshard::ids::{BucketId, InstanceIdx};
 use rawshard::metrics::Counters;
 use rawshard::route::address::Address;
 use rawshard::route::buckets::Buckets;
+use rawshard::route::hash::{Hash, Hasher, Rules};
 use rawshard::route::topology::Topology;
 use rawshard::slab::Key;
 use rawshard::time::Time;
 use rawshard::wire::fit;
 use rawshard::wire::iproto::{self, Split, TYPE_ERROR};
 use rawshard::wire::mp::{self, Cursor};
+use rawshard::wire::path::{Inline, Path};
 use rawshard::wire::vshard::{self, ErrorView};
 
 /// Every decoder that meets a peer's or a user's bytes.
@@ -80,6 +83,33 @@ pub fn raw_args(data: &[u8]) {
     }
     let mut args = Vec::new();
     let _ = raw_args::append_args(data, &mut args);
+    // The same bytes as the arguments of an endpoint, and as a path and what it leads into.
+    let paths = ["[1].customer[\"an \"]", "[2][7]"].map(|path| Path::new(path.as_bytes()).expect("a path"));
+    let hash = [Hash::MpCrc32, Hash::StrCrc32][data.len() % 2];
+    let timeout = std::time::Duration::from_secs(1);
+    let endpoint = Endpoint::new("f".into(), b"f", paths.into(), Some(hash), Access::RO, timeout, None);
+    let mut bytes = Vec::new();
+    endpoint.begin(&mut bytes);
+    bytes.extend_from_slice(data);
+    if let Ok(read) = raw_args::read_endpoint(bytes, &endpoint, None, Keyspace::new(3000)) {
+        let mut cursor = Cursor::new(read.payload.bytes());
+        assert!(cursor.str().is_ok(), "a function's name");
+        assert_eq!(cursor.skip_many(1), Ok(false), "arguments without tuples");
+        assert!(cursor.is_at_end());
+    }
+    let (text, value) = data.split_at(data.len() / 2);
+    let (compiled, inline) = (Path::new(text), Inline::new(text));
+    assert_eq!(compiled.as_ref().err(), inline.as_ref().err());
+    if let (Ok(compiled), Ok(inline)) = (compiled, inline) {
+        let (mut cursor, mut same) = (Cursor::new(value), Cursor::new(value));
+        assert_eq!(compiled.walk(&mut cursor), inline.walk(&mut same));
+        assert_eq!(cursor.position(), same.position());
+    }
+    let mut hasher = Hasher::new(hash, Rules::default());
+    let mut cursor = Cursor::new(data);
+    if hasher.key(&mut cursor).is_ok() {
+        assert_eq!(Cursor::new(data).span().map(<[u8]>::len), Ok(cursor.position()), "a key is one value");
+    }
 }
 
 /// Bytes from a storage into an engine that has calls and a search under way. The first byte says how: whether the handshake is

@@ -9,9 +9,11 @@ use proptest::prelude::*;
 use rawshard::call::key::Keyspace;
 use rawshard::call::raw_args::{self, RawArgs};
 use rawshard::call::verdict::{self, Envelope, Verdict};
+use rawshard::route::hash::{Hash, Hasher, Rules};
 use rawshard::wire::fit::{self, Unfit};
 use rawshard::wire::iproto::{self, Answer, Split};
 use rawshard::wire::mp::{self, Cursor, EXT_TUPLE, Fault};
+use rawshard::wire::path::{Inline, Path, Stray};
 use rawshard::wire::payload::HEAD_MAX;
 use rawshard::wire::vshard::{self, BucketStat, ErrorView, StorageAnswer};
 
@@ -195,6 +197,60 @@ fn config() -> ProptestConfig {
         config.cases = 100;
     }
     config
+}
+
+/// A way into a value, by positions: the path's text, and what is there.
+fn way<'v>(value: &'v Value, turns: &[prop::sample::Index]) -> (String, &'v Value) {
+    let (mut text, mut at) = (String::new(), value);
+    for turn in turns {
+        match at {
+            Value::Array(items) if !items.is_empty() => {
+                let i = turn.index(items.len());
+                text.push_str(&format!("[{}]", i + 1));
+                at = &items[i];
+            }
+            Value::Map(fields) if !fields.is_empty() => {
+                let (key, inner) = &fields[turn.index(fields.len())];
+                let step = match key {
+                    Value::Uint(number @ 1..) => format!("[{number}]"),
+                    Value::Str(name) => match std::str::from_utf8(name) {
+                        Ok(name) if !name.is_empty() && !name.contains('"') => format!("[\"{name}\"]"),
+                        _ => return (text, at),
+                    },
+                    _ => return (text, at),
+                };
+                // Of equal keys the first counts.
+                if fields
+                    .iter()
+                    .find(|(other, _)| other == key)
+                    .is_some_and(|(_, first)| !std::ptr::eq(first, inner))
+                {
+                    return (text, at);
+                }
+                text.push_str(&step);
+                at = inner;
+            }
+            _ => break,
+        }
+    }
+    (text, at)
+}
+
+/// A map is written with names for keys more often than [`value`] has it.
+fn tree() -> impl Strategy<Value = Value> {
+    let key = prop_oneof![
+        4 => "[a-z_][a-z0-9_]{0,8}".prop_map(|name| Value::Str(name.into_bytes())),
+        1 => any::<String>().prop_map(|name| Value::Str(name.into_bytes())),
+        2 => (0u64..300).prop_map(Value::Uint),
+        1 => value(),
+    ];
+    let leaf = prop_oneof![value(), (0u64..300).prop_map(Value::Uint)];
+    leaf.prop_recursive(6, 64, 8, move |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..8).prop_map(Value::Array),
+            vec((key.clone(), inner), 0..8).prop_map(Value::Map),
+        ]
+    })
 }
 
 proptest! {
@@ -441,6 +497,128 @@ proptest! {
                 prop_assert_eq!(given_back, bytes);
                 prop_assert!(!parsed || has_tuple(&args));
             }
+        }
+    }
+
+    #[test]
+    fn paths_lead_where_the_model_does(
+        tree in tree(),
+        turns in vec(any::<prop::sample::Index>(), 0..8),
+        choices in vec(any::<u8>(), 64),
+    ) {
+        let (text, there) = way(&tree, &turns);
+        if text.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        encode_wide(&tree, &mut choices.into_iter().cycle(), &mut bytes);
+        let (mut cursor, mut same_way) = (Cursor::new(&bytes), Cursor::new(&bytes));
+        let path = Path::new(text.as_bytes()).expect("a path");
+        prop_assert_eq!(path.walk(&mut cursor), Ok(()), "{}", text);
+        prop_assert_eq!(Inline::new(text.as_bytes()).expect("a path").walk(&mut same_way), Ok(()));
+        prop_assert_eq!(cursor.position(), same_way.position());
+        let found = Value::only(cursor.span().expect("a value")).expect("one value");
+        prop_assert!(same(&found, there), "{} leads to {:?}, not {:?}", text, found, there);
+        // A step more than there is.
+        let beyond = format!("{text}[4294967296]");
+        let mut cursor = Cursor::new(&bytes);
+        prop_assert!(Path::new(beyond.as_bytes()).expect("a path").walk(&mut cursor).is_err());
+    }
+
+    #[test]
+    fn a_key_has_one_hash_whatever_its_widths((value, bytes) in wide(), strings in any::<bool>()) {
+        let hash = if strings { Hash::StrCrc32 } else { Hash::MpCrc32 };
+        let of = |bytes: &[u8]| {
+            let mut hasher = Hasher::new(hash, Rules::default());
+            let mut cursor = Cursor::new(bytes);
+            let taken = hasher.key(&mut cursor);
+            taken.map(|()| (hasher.finish(), cursor.is_at_end()))
+        };
+        let hashed = of(&bytes);
+        if strings && matches!(&value, Value::Uint(big) if *big >= 100_000_000_000_000 && *big <= i64::MAX as u64) {
+            // The text of a big integer tells whether it is signed.
+            return Ok(());
+        }
+        let plain = value.bytes();
+        if let Value::Array(items) = &value {
+            let signed = |item: &Value| matches!(item, Value::Uint(big) if *big >= 100_000_000_000_000);
+            if strings && items.iter().any(signed) {
+                return Ok(());
+            }
+        }
+        prop_assert_eq!(hashed, of(&plain));
+        if let Ok((_, is_at_end)) = hashed {
+            prop_assert!(is_at_end, "a key is one value");
+        }
+    }
+
+    #[test]
+    fn raw_arguments_with_keys(
+        tree in vec(tree(), 1..4).prop_map(Value::Array),
+        turns in vec(vec(any::<prop::sample::Index>(), 1..6), 1..4),
+        strings in any::<bool>(),
+        choices in vec(any::<u8>(), 64),
+    ) {
+        let hash = if strings { Hash::StrCrc32 } else { Hash::MpCrc32 };
+        let ways: Vec<_> = turns.iter().map(|turns| way(&tree, turns)).collect();
+        let paths = ways.iter().map(|(text, _)| Value::str(text)).collect();
+        let selector = Value::map([("path", Value::Array(paths)), ("hash", Value::str(hash.name()))]);
+        let call = Value::Array(vec![selector, Value::Nil, Value::str("echo"), tree.clone()]);
+        let mut bytes = Vec::new();
+        encode_wide(&call, &mut choices.into_iter().cycle(), &mut bytes);
+        let keyspace = Keyspace::new(3000);
+        let read = raw_args::read(bytes.clone(), keyspace);
+        // As if the key were given by itself.
+        let key = match &ways[..] {
+            [(_, one)] => (*one).clone(),
+            several => Value::Array(several.iter().map(|(_, one)| (*one).clone()).collect()),
+        };
+        let is_key = !ways.iter().any(|(_, one)| matches!(one, Value::Nil | Value::Map(_)));
+        let selector = Value::map([("key", key), ("hash", Value::str(hash.name()))]);
+        let given = Value::Array(vec![selector, Value::Nil, Value::str("echo")]).bytes();
+        let expected = raw_args::read(given, keyspace).ok().filter(|_| is_key).map(|read| read.bucket);
+        match read {
+            // A big integer's width says whether it is signed; tuples are taken apart on the way.
+            Ok(read) if !has_tuple(&tree) => {
+                if !strings {
+                    prop_assert_eq!(Some(read.bucket), expected);
+                }
+                prop_assert_eq!(raw_args::peek_bucket(&bytes, keyspace), Some(read.bucket.number()));
+            }
+            Ok(_) => {}
+            Err((given_back, _)) => {
+                prop_assert_eq!(&given_back, &bytes);
+                prop_assert!(expected.is_none() || has_tuple(&tree));
+            }
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_path_or_none(text in prop_oneof![
+        any::<String>().prop_map(String::into_bytes),
+        vec(any::<u8>(), 0..20),
+        "(\\[[0-9]{1,22}\\]|\\[\"[^\"]{0,5}\"\\]|\\.[a-z]{0,3}|[\\[\\]\"'.*]){0,8}".prop_map(String::into_bytes),
+    ], bytes in any_bytes()) {
+        let (compiled, inline) = (Path::new(&text), Inline::new(&text));
+        prop_assert_eq!(compiled.as_ref().err(), inline.as_ref().err());
+        if let (Ok(compiled), Ok(inline)) = (compiled, inline) {
+            let (mut cursor, mut same) = (Cursor::new(&bytes), Cursor::new(&bytes));
+            let walked = compiled.walk(&mut cursor);
+            prop_assert_eq!(walked, inline.walk(&mut same));
+            prop_assert!(cursor.position() <= bytes.len());
+            if let Err(Stray { walked, .. }) = walked {
+                prop_assert!(walked < text.len() && std::str::from_utf8(&text[..walked]).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_have_a_hash_or_none(bytes in any_bytes(), strings in any::<bool>(), bits in 0u32..8) {
+        let hash = if strings { Hash::StrCrc32 } else { Hash::MpCrc32 };
+        let mut hasher = Hasher::new(hash, Rules::from_bits(bits));
+        let mut cursor = Cursor::new(&bytes);
+        if hasher.key(&mut cursor).is_ok() {
+            prop_assert_eq!(Cursor::new(&bytes).span().map(<[u8]>::len), Ok(cursor.position()));
         }
     }
 
