@@ -326,7 +326,12 @@ local function serve_raw(ep, args)
         return endpoint_call(ep.id, args)
     end
     local key = endpoint_key(ep.id, args):decode()
-    return endpoint_call(ep.id, args, bucket_by_function(ep, key))
+    local ok, bucket_id = pcall(bucket_by_function, ep, key)
+    if not ok then
+        native.endpoint_refuse(ep.id)
+        error(bucket_id, 0)
+    end
+    return endpoint_call(ep.id, args, bucket_id)
 end
 
 local function counted(ep, n, values, err)

@@ -172,6 +172,16 @@ pub fn count(id: u32, ended: Ended) {
     });
 }
 
+/// Counts a call that ended before it could be posted.
+pub fn refuse(id: u32) {
+    RUNTIME.with(|runtime| {
+        if let Ok(bound) = runtime.endpoints.get(id) {
+            bound.counts.calls += 1;
+            bound.counts.refused += 1;
+        }
+    });
+}
+
 /// Writes the sharding key in `args`: the value where the one path leads, or an array of what several find.
 pub fn write_key(id: u32, args: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
     let endpoint =

@@ -60,7 +60,7 @@ unsafe extern "C-unwind" fn endpoint_key(l: *mut lua_State) -> c_int {
             bytes.clear();
             let written = endpoints::write_key(id, args, &mut bytes);
             if written.is_err() {
-                endpoints::count(id, Ended::Refused);
+                endpoints::refuse(id);
             }
             written?;
             RUNTIME.with(|runtime| {

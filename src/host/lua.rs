@@ -142,6 +142,10 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
         endpoints::bind(router, id, &spec)
     })?;
     natives.add("endpoint_info", |lua, id: u32| endpoints::info(lua, id))?;
+    natives.add("endpoint_refuse", |_, id: u32| {
+        endpoints::refuse(id);
+        Ok(())
+    })?;
     natives.add("path_steps", |lua, text: mlua::LuaString| endpoints::steps(lua, &text.as_bytes()))?;
     // What an engine would make of the arguments of `callraw`: the bucket, or why not. For tests, on hosts of all versions.
     natives.add("raw_bucket", |_, (bytes, bucket_count, rules): (mlua::LuaString, u32, u32)| {

@@ -254,6 +254,8 @@ s:scenario('hash functions of the user', {fe = false}, function(t, _, c)
     end
     t:has(client_call(c, 'own', {{}}), "own: path '[1].bucket' leads nowhere", 'no key')
     t:has(client_call(c, 'own_pair', {{1}, 2}), 'attempt to perform arithmetic', 'an error of the function')
+    local own = on_router(c, 'return router.endpoints().own')
+    t:is({own.calls, own.failed, own.refused}, {7, 0, 5}, 'counted')
     t:is(on_router(c, 'return router.endpoints().ddl.hash'), 'function', 'listed')
     t:is(on_router(c, 'return router.endpoints().ddl_vshard.hash'), 'strcrc32', 'as a native hash')
     on_router(c, 'my_module.sharding_func = nil')

@@ -145,7 +145,7 @@ local function start_router(c)
         return
     end
     router_port = cluster.free_port()
-    router_process = process.spawn({env.tarantool, script('router.lua', localized(blocks['router.lua'].text, c))},
+    router_process = process.spawn({env.tarantool, script('router.lua', localized(blocks['router.lua'].text .. blocks['endpoints.lua'].text, c))},
                                    {cwd = app, log = in_app('router.log')})
     cluster.wait_until('the router of README', function()
         if not router_process:is_alive() then
@@ -181,7 +181,10 @@ local function says(t, block, status, output, more)
 end
 
 s:scenario('every block has its test', {fe = false}, function(t)
-    local known = {'router.lua', 'client.lua', 'client.py', 'unwrap.lua', 'use.lua', 'raw.lua', 'attach.lua', 'text'}
+    local known = {
+        'router.lua', 'client.lua', 'client.py', 'unwrap.lua', 'endpoints.lua', 'keys.lua', 'use.lua', 'raw.lua', 'attach.lua',
+        'text',
+    }
     for name in pairs(blocks) do
         local is_known = false
         for _, other in ipairs(known) do
@@ -263,17 +266,26 @@ s:scenario('make install', {fe = false}, function(t, _, c)
 end)
 
 -- The stored function's library is looked for by Tarantool itself, the Lua module by `require`: both without our help.
-s:scenario('router.lua serves client.lua', {fe = false}, function(t, _, c)
+local function serves(t, c, name)
     start_router(c)
-    local text = localized(blocks['client.lua'].text, c)
+    local text = localized(blocks[name].text, c)
     if not env.at_least('2.11') then
         local found
         text, found = text:gsub('local function call%b().-\nend\n', (blocks['unwrap.lua'].text:gsub('%%', '%%%%')))
-        t:is(found, 1, 'client.lua has a function that can be exchanged')
+        t:is(found, 1, name .. ' has a function that can be exchanged')
     end
-    local status, output = run({env.tarantool, script('client.lua', text .. 'os.exit(0)\n')},
-                               {log = in_app('client.out'), err = in_app('client.err')})
-    says(t, blocks['client.lua'], status, output, read_file(in_app('client.err')))
+    local base = name:match('^%a+')
+    local status, output = run({env.tarantool, script(name, text .. 'os.exit(0)\n')},
+                               {log = in_app(base .. '.out'), err = in_app(base .. '.err')})
+    says(t, blocks[name], status, output, read_file(in_app(base .. '.err')))
+end
+
+s:scenario('router.lua serves client.lua', {fe = false}, function(t, _, c)
+    serves(t, c, 'client.lua')
+end)
+
+s:scenario('endpoints.lua serves keys.lua', {fe = false}, function(t, _, c)
+    serves(t, c, 'keys.lua')
 end)
 
 s:scenario('router.lua serves the Lua entry', {fe = false, min_host = '2.10'}, function(t, _, c)
