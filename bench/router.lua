@@ -69,8 +69,14 @@ function setup.rawshard()
     if common.has_raw_args() then
         _G.bench_rawshard_lua = router.callraw
         raw_function('bench_rawshard_lua')
+        router.bind({
+            name = 'bench_endpoint', func = 'bench_echo', key = {'[1]'}, mode = 'read', balance = true, timeout = 30,
+            register = true,
+        })
     else
         info.missing['rawshard-lua'] = 'takes_raw_args needs Tarantool 2.10'
+        info.missing['rawshard-key-lua'] = info.missing['rawshard-lua']
+        info.missing['rawshard-endpoint'] = info.missing['rawshard-lua']
     end
     callrw = router.callrw
     -- Decoded calls through rawshard, in the shape of kind 1.

@@ -52,7 +52,8 @@ impl Selector<'_> {
                 let mut paths = Cursor::new(paths);
                 for _ in 0..paths.array().map_err(|fault| fault.to_string())? {
                     let text = paths.str().map_err(|fault| fault.to_string())?;
-                    let path = Inline::new(text).map_err(|fault| fault.to_string())?;
+                    // It was read when the selector was.
+                    let path = Inline::known(text).map_err(|fault| fault.to_string())?;
                     take(&mut hasher, args, &path, Whole::Item)?;
                 }
             }
@@ -129,7 +130,7 @@ impl Walk for Path {
 
 impl Walk for Inline<'_> {
     fn text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.text())
+        self.text().into()
     }
 
     fn walk(&self, cursor: &mut Cursor<'_>) -> Result<(), Stray> {

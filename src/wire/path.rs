@@ -96,21 +96,28 @@ impl Path {
 
 /// A path that is read as it is walked: for one that comes with each call, and is used once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inline<'p>(&'p [u8]);
+pub struct Inline<'p>(&'p str);
 
 impl<'p> Inline<'p> {
     pub fn new(text: &'p [u8]) -> Result<Inline<'p>, BadPath> {
-        Steps::of(text)?.try_for_each(|step| step.map(|_| ()))?;
+        let mut steps = Steps::of(text)?;
+        let text = steps.text;
+        steps.try_for_each(|step| step.map(|_| ()))?;
         Ok(Inline(text))
     }
 
-    pub fn text(&self) -> &'p [u8] {
+    /// One that [`Inline::new`] has seen before.
+    pub fn known(text: &'p [u8]) -> Result<Inline<'p>, BadPath> {
+        Steps::of(text).map(|steps| Inline(steps.text))
+    }
+
+    pub fn text(&self) -> &'p str {
         self.0
     }
 
     /// As [`Path::walk`].
     pub fn walk(&self, cursor: &mut Cursor<'_>) -> Result<(), Stray> {
-        // It was read whole before.
+        // It was read whole before; a fault would end the walk early.
         Steps { text: self.0, at: 0 }.map_while(Result::ok).try_for_each(|step| step.take(cursor))
     }
 }
@@ -218,8 +225,7 @@ fn find<'a>(
 
 /// Reads the text of a path step by step.
 struct Steps<'p> {
-    /// Valid UTF-8.
-    text: &'p [u8],
+    text: &'p str,
     at: usize,
 }
 
@@ -229,19 +235,22 @@ impl<'p> Steps<'p> {
             return Err(BadPath::Empty);
         }
         match std::str::from_utf8(text) {
-            Ok(_) => Ok(Steps { text, at: 0 }),
-            Err(error) => Err(BadPath::Syntax(characters(&text[..error.valid_up_to()]) + 1)),
+            Ok(text) => Ok(Steps { text, at: 0 }),
+            Err(error) => {
+                let valid = String::from_utf8_lossy(&text[..error.valid_up_to()]);
+                Err(BadPath::Syntax(valid.chars().count() + 1))
+            }
         }
     }
 
     fn peek(&self) -> Option<u8> {
-        self.text.get(self.at).copied()
+        self.text.as_bytes().get(self.at).copied()
     }
 
     /// The step at `at`, which is not the end.
     fn step(&mut self) -> Result<Step<'p>, BadPath> {
         let start = self.at;
-        let to = match self.text[start] {
+        let to = match self.text.as_bytes()[start] {
             b'[' => {
                 self.at += 1;
                 let to = match self.peek() {
@@ -283,13 +292,13 @@ impl<'p> Steps<'p> {
     /// Up to the next quote of the same kind; there are no escapes.
     fn quoted(&mut self, quote: u8) -> Result<&'p [u8], BadPath> {
         let from = self.at + 1;
-        let rest = &self.text[from..];
+        let rest = &self.text.as_bytes()[from..];
         let len = rest.iter().position(|byte| *byte == quote);
         self.at = from + len.unwrap_or(rest.len());
         if len.is_none_or(|len| len == 0) {
             return Err(self.fault());
         }
-        let name = &self.text[from..self.at];
+        let name = &rest[..self.at - from];
         self.at += 1;
         Ok(name)
     }
@@ -297,19 +306,19 @@ impl<'p> Steps<'p> {
     /// Letters, digits and underscores, no digit first.
     fn name(&mut self) -> Result<&'p [u8], BadPath> {
         let from = self.at;
-        let rest = std::str::from_utf8(&self.text[from..]).map_err(|_| self.fault())?;
+        let rest = &self.text[from..];
         let is_first = |c: char| c.is_alphabetic() || c == '_';
         if !rest.starts_with(is_first) {
             return Err(self.fault());
         }
         let len = rest.find(|c: char| !is_first(c) && !c.is_ascii_digit()).unwrap_or(rest.len());
         self.at = from + len;
-        Ok(&self.text[from..self.at])
+        Ok(rest[..len].as_bytes())
     }
 
     /// That the character at `at` is wrong.
     fn fault(&self) -> BadPath {
-        BadPath::Syntax(characters(&self.text[..self.at]) + 1)
+        BadPath::Syntax(self.text[..self.at].chars().count() + 1)
     }
 }
 
@@ -319,11 +328,6 @@ impl<'p> Iterator for Steps<'p> {
     fn next(&mut self) -> Option<Self::Item> {
         (self.at < self.text.len()).then(|| self.step())
     }
-}
-
-/// How many there are in valid UTF-8.
-fn characters(text: &[u8]) -> usize {
-    text.iter().filter(|byte| (**byte as i8) >= -0x40).count()
 }
 
 #[cfg(test)]

@@ -322,6 +322,7 @@ impl<'a> Bench<'a> {
                 "serialization" => self.serialization()?,
                 "latency" => self.latency()?,
                 "lua" => self.lua()?,
+                "keys" => self.keys()?,
                 "growth" => self.growth()?,
                 other => return Err(format!("unknown section {other}: {}", SECTIONS.join(", "))),
             }
@@ -699,6 +700,81 @@ impl<'a> Bench<'a> {
             }
             judge("Lua futures, Lua bytes per call".into(), r.lua_bytes, "≤ 64", r.lua_bytes <= 64.0);
         }
+        Ok(())
+    }
+
+    /// What it costs to find the bucket by a sharding key in the arguments, beside the same call with the bucket id in it.
+    fn keys(&mut self) -> Result<(), String> {
+        println!(
+            "\nWhat a sharding key costs: found in the arguments and hashed, beside the bucket id given"
+        );
+        let names = ["rawshard-c", "rawshard-key", "rawshard-lua", "rawshard-key-lua", "rawshard-endpoint"];
+        let mut table = Table::new(&[
+            "",
+            "",
+            "req/s",
+            "TX µs",
+            "÷ given",
+            "process µs",
+            "÷ given",
+            "engine µs",
+            "÷ given",
+        ]);
+        let mut json_out = serde_json::Map::new();
+        for (name, shown) in [
+            ("key:T3", "T3, two paths, one into it".to_owned()),
+            ("key:10", "10 B behind the key".to_owned()),
+            ("key:1000", "1000 B".to_owned()),
+            ("key:10000", "10 000 B".to_owned()),
+            ("key:100000", "100 000 B".to_owned()),
+        ] {
+            let workload = Workload::by_name(name)?;
+            // Not more bytes in flight than the others have.
+            let (conns, depth) =
+                if name == "key:100000" { (50, 1) } else { (self.options.conns, self.options.depth) };
+            let mut subjects = self.subjects(&names, &workload, conns, depth)?;
+            self.rounds(&mut subjects)?;
+            if sys::stopped() {
+                return Ok(());
+            }
+            let medians: BTreeMap<&str, Sample> =
+                subjects.iter().map(|s| (s.kind.name, median_sample(&s.samples))).collect();
+            for kind in names {
+                let Some(m) = medians.get(kind) else { continue };
+                let given = match kind {
+                    "rawshard-key" => medians.get("rawshard-c"),
+                    "rawshard-key-lua" | "rawshard-endpoint" => medians.get("rawshard-lua"),
+                    _ => None,
+                };
+                let over = |of: fn(&Sample) -> Option<f64>| match given.and_then(of).zip(of(m)) {
+                    Some((given, it)) if given > 0.0 => format!("{:.2}", it / given),
+                    _ => String::new(),
+                };
+                table.row(&[
+                    shown.clone(),
+                    kind.into(),
+                    format!("{:.0}", m.per_second),
+                    format!("{:.2}", m.tx_us),
+                    over(|s| Some(s.tx_us)),
+                    format!("{:.2}", m.process_us),
+                    over(|s| Some(s.process_us)),
+                    engine_us(m).map(|v| format!("{v:.2}")).unwrap_or_default(),
+                    over(engine_us),
+                ]);
+            }
+            if let (Some(key), Some(given)) = (medians.get("rawshard-key"), medians.get("rawshard-c")) {
+                let ratio = key.tx_us / given.tx_us;
+                self.targets.push(Target {
+                    what: format!("{name} TX, stored function, by key ÷ by bucket id"),
+                    measured: format!("{ratio:.3}"),
+                    wanted: "< 1.05".into(),
+                    met: ratio < 1.05,
+                });
+            }
+            json_out.insert(name.into(), samples_json(&subjects));
+        }
+        table.print();
+        self.results.insert("keys".into(), json_out.into());
         Ok(())
     }
 
@@ -1109,7 +1185,7 @@ fn load_average() -> String {
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-const SECTIONS: [&str; 6] = ["proxy", "saturated", "serialization", "latency", "lua", "growth"];
+const SECTIONS: [&str; 7] = ["proxy", "saturated", "serialization", "latency", "lua", "keys", "growth"];
 /// Seconds; far more than a call takes even when the machine is overloaded: a timeout would be a wrong answer.
 const CALL_TIMEOUT: f64 = 30.0;
 const WARM_UP: f64 = 0.2;

@@ -23,6 +23,12 @@ pub const KINDS: [Kind; 21] = [
     kind("rawshard-c", "rawshard", "rawshard.callraw", Returns::Values),
     kind("rawshard-lua", "rawshard", "bench_rawshard_lua", Returns::Values),
     kind("rawshard-decoded", "rawshard", "bench_rawshard_decoded", Returns::Values),
+    Kind { shape: Shape::Keyed, ..kind("rawshard-key", "rawshard", "rawshard.callraw", Returns::Values) },
+    Kind {
+        shape: Shape::Keyed,
+        ..kind("rawshard-key-lua", "rawshard", "bench_rawshard_lua", Returns::Values)
+    },
+    Kind { shape: Shape::Plain, ..kind("rawshard-endpoint", "rawshard", "bench_endpoint", Returns::Values) },
     Kind { exact: true, ..kind("c-echo", "floor", "bench_floor.echo", Returns::Args) },
     Kind { exact: true, ..kind("c-park", "floor", "bench_floor.park", Returns::Args) },
     Kind {

@@ -18,9 +18,10 @@ pub fn main(args: &[String]) -> Result<(), String> {
     let entry = args.text("entry").unwrap_or("rawshard.callraw");
     let shape = match args.text("shape").unwrap_or("callraw") {
         "callraw" => Shape::Callraw,
+        "keyed" => Shape::Keyed,
         "storage" => Shape::Storage,
         "plain" => Shape::Plain,
-        other => return Err(format!("--shape {other}: callraw, storage or plain")),
+        other => return Err(format!("--shape {other}: callraw, keyed, storage or plain")),
     };
     let returns = match args.text("returns").unwrap_or("values") {
         "values" => Returns::Values,

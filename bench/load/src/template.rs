@@ -105,6 +105,19 @@ impl Template {
         data[from..] == self.bytes[from..]
     }
 
+    /// `data`, which differs from this in bytes that do not vary, as a template: with the same fields in the same places, if
+    /// they are there.
+    pub fn like(&self, fill: &Fill, data: &[u8]) -> Option<Template> {
+        let mut rendered = Vec::new();
+        self.render(fill, &mut rendered);
+        let same = |p: &Patch| {
+            let field = p.at - 1..p.at + p.field.width();
+            data.get(field.clone()) == rendered.get(field)
+        };
+        let fits = data.len() == rendered.len() && self.patches.iter().all(same);
+        fits.then(|| Template { bytes: data.to_vec(), patches: self.patches.clone() })
+    }
+
     pub fn is_fixed(&self) -> bool {
         self.patches.is_empty()
     }

@@ -10,13 +10,20 @@ pub struct Workload {
     pub args: Template,
     /// The returned values, each one a MessagePack value.
     pub values: Vec<Template>,
+    /// Paths to the sharding key in the arguments, for entries that are told so.
+    pub key: &'static [&'static str],
 }
+
+/// The first argument.
+const FIRST: &[&str] = &["[1]"];
 
 /// How the arguments of the called entry are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// `[bucket_id, opts, func, args, call_opts]`: the raw entry, and whatever forwards in its place.
     Callraw,
+    /// The same with `{path = …}` in the place of the bucket id.
+    Keyed,
     /// `[bucket_id, mode, func, args]`: `vshard.storage.call`.
     Storage,
     /// The arguments alone: the function is called with no router between.
@@ -49,6 +56,7 @@ impl Workload {
                 func: "bench_echo",
                 args: Template::new(|b, _| mp::array(b, 0)),
                 values: Vec::new(),
+                key: FIRST,
             },
             "T1" => echo(|b| mp::uint(b, 1)),
             "T2" => echo(|b| {
@@ -57,12 +65,7 @@ impl Workload {
                     wrapped(b, 5, number);
                 }
             }),
-            "T3" => echo(|b| {
-                mp::array(b, 10);
-                for i in 0..10 {
-                    wrapped(b, 4, |b| big_object(b, i));
-                }
-            }),
+            "T3" => echo(t3),
             "T4" => echo(|b| {
                 mp::array(b, 4);
                 for i in 0..4 {
@@ -96,9 +99,16 @@ impl Workload {
                         value.append_to(b, patches);
                     }),
                     values: vec![value],
+                    key: FIRST,
                 }
             }
-            _ => return Err(format!("unknown workload {name}: T0-T7, size:N or id:N")),
+            // The sharding key is an argument of its own, another one in each call; T3 has a second part of it inside.
+            "key:T3" => keyed(&["[1]", "[2][1][1][1][1][1].id"], t3),
+            _ if name.starts_with("key:") => {
+                let len = size(&name["key:".len()..])?;
+                keyed(FIRST, |b| mp::string(b, &"x".repeat(len)))
+            }
+            _ => return Err(format!("unknown workload {name}: T0-T7, size:N, id:N, key:T3 or key:N")),
         })
     }
 
@@ -120,11 +130,18 @@ impl Workload {
     }
 
     /// The arguments of the entry, as it is given them.
-    fn entry_args(&self, shape: Shape, timeout: f64) -> Template {
+    pub fn entry_args(&self, shape: Shape, timeout: f64) -> Template {
         Template::new(|b, patches| match shape {
-            Shape::Callraw => {
+            Shape::Callraw | Shape::Keyed => {
                 mp::array(b, 5);
-                patches.push(Field::Bucket.write(b));
+                if shape == Shape::Keyed {
+                    mp::map(b, 1);
+                    mp::string(b, "path");
+                    mp::array(b, self.key.len() as u32);
+                    self.key.iter().for_each(|path| mp::string(b, path));
+                } else {
+                    patches.push(Field::Bucket.write(b));
+                }
                 mp::map(b, 2);
                 mp::string(b, "mode");
                 mp::string(b, "read");
@@ -183,6 +200,25 @@ impl Workload {
     }
 }
 
+fn t3(b: &mut Vec<u8>) {
+    mp::array(b, 10);
+    for i in 0..10 {
+        wrapped(b, 4, |b| big_object(b, i));
+    }
+}
+
+/// Echo of a number of the call's own, and of what follows.
+fn keyed(key: &'static [&'static str], rest: impl FnOnce(&mut Vec<u8>)) -> Workload {
+    let id = Template::new(|b, patches| patches.push(Field::Id.write(b)));
+    let rest = Template::new(|b, _| rest(b));
+    let args = Template::new(|b, patches| {
+        mp::array(b, 2);
+        id.append_to(b, patches);
+        rest.append_to(b, patches);
+    });
+    Workload { func: "bench_echo", args, values: vec![id, rest], key }
+}
+
 /// Tuples that the storages are filled with, so that the selects return what is expected here.
 pub fn tuples_t5(b: &mut Vec<u8>) {
     mp::array(b, 10);
@@ -210,6 +246,7 @@ fn echo(value: impl Fn(&mut Vec<u8>)) -> Workload {
             value(b);
         }),
         values: vec![Template::new(|b, _| value(b))],
+        key: FIRST,
     }
 }
 
@@ -218,6 +255,7 @@ fn select(func: &'static str, value: impl Fn(&mut Vec<u8>)) -> Workload {
         func,
         args: Template::new(|b, _| mp::array(b, 0)),
         values: vec![Template::new(|b, _| value(b))],
+        key: FIRST,
     }
 }
 
@@ -292,9 +330,9 @@ mod tests {
 
     #[test]
     fn every_template_is_well_formed() {
-        for name in NAMES.iter().copied().chain(["T0", "size:70000", "id:10"]) {
+        for name in NAMES.iter().copied().chain(["T0", "size:70000", "id:10", "key:T3", "key:10"]) {
             let w = Workload::by_name(name).unwrap();
-            for shape in [Shape::Callraw, Shape::Storage, Shape::Plain] {
+            for shape in [Shape::Callraw, Shape::Keyed, Shape::Storage, Shape::Plain] {
                 let request = w.request("entry", shape, 30.0);
                 let len = u32::from_be_bytes(request.bytes[1..5].try_into().unwrap());
                 assert_eq!(len as usize + 5, request.bytes.len());

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rawshard::call::key::Keyspace;
+use rawshard::call::key::{self, Keyspace};
 use rawshard::call::raw_args;
 use rawshard::call::request::{Client, Form, RawRequest, Token};
 use rawshard::call::verdict::{self, Envelope, Verdict};
@@ -14,16 +14,18 @@ use rawshard::conn::{Conn, Event};
 use rawshard::engine::inbox::{Inbox, Message, Wake};
 use rawshard::ids::BucketId;
 use rawshard::route::address::Address;
+use rawshard::route::hash::Hash;
 use rawshard::route::topology::{Endpoint, Pings};
 use rawshard::slab::{Key, Slab};
 use rawshard::time::Time;
 use rawshard::wire::iproto::TYPE_CALL;
 use rawshard::wire::mp::{self, Cursor};
+use rawshard::wire::path::Path;
 use rawshard::wire::payload::{Head, Payload};
 
 use crate::bytes;
 use crate::measure::{live, uncounted};
-use crate::workload::Workload;
+use crate::workload::{Shape, Workload};
 use crate::world::World;
 
 pub struct Op {
@@ -47,6 +49,7 @@ const BATCH: usize = 32;
 pub fn all() -> Vec<Op> {
     let mut ops = Ops(Vec::new());
     cursor(&mut ops);
+    keys(&mut ops);
     connection(&mut ops);
     structures(&mut ops);
     inbox(&mut ops);
@@ -126,6 +129,51 @@ fn skip(bytes: Vec<u8>) -> impl FnMut() {
     }
 }
 
+/// Sharding keys: found in arguments, hashed, and both as a part of reading a call.
+fn keys(ops: &mut Ops) {
+    let found = |ops: &mut Ops, what: &str, hash: Hash, paths: &'static [&'static str], args: Vec<u8>| {
+        ops.add(format!("key {what}, {} ({} B)", hash.name(), args.len()), move || {
+            let paths: Vec<_> =
+                paths.iter().map(|path| Path::new(path.as_bytes()).expect("a path")).collect();
+            let args = args.clone();
+            move || {
+                let bucket = key::bucket_at(&paths, hash, black_box(&args), Keyspace::new(BUCKETS));
+                black_box(bucket.expect("a key"));
+            }
+        });
+    };
+    let t3 = workload("key:T3");
+    let args = |name: &str| workload(name).args.bytes;
+    for hash in [Hash::MpCrc32, Hash::StrCrc32] {
+        found(ops, "first of T3", hash, &["[1]"], args("key:T3"));
+    }
+    found(ops, "two paths into T3", Hash::MpCrc32, t3.key, args("key:T3"));
+    found(ops, "behind T3", Hash::MpCrc32, &["[2]"], {
+        // The number behind the records.
+        let one = args("T3");
+        [&b"\x92"[..], &one[1..], b"\x07"].concat()
+    });
+    for size in [10, 1_000, 100_000] {
+        found(ops, "in front of a string", Hash::MpCrc32, &["[1]"], args(&format!("key:{size}")));
+    }
+    for (what, shape) in [("bucket id", Shape::Callraw), ("two paths", Shape::Keyed)] {
+        let bytes = t3.entry_args(shape, 30.0).bytes;
+        ops.add(format!("raw_args read key:T3 by {what} ({} B)", bytes.len()), move || {
+            let bytes = bytes.clone();
+            let mut buffer = Vec::new();
+            move || {
+                let mut given = std::mem::take(&mut buffer);
+                uncounted(|| {
+                    given.clear();
+                    given.extend_from_slice(&bytes);
+                });
+                let read = raw_args::read(given, Keyspace::new(BUCKETS)).expect("it is right");
+                buffer = black_box(read).payload.into_buffer();
+            }
+        });
+    }
+}
+
 /// A connection that is ready.
 fn ready() -> Conn<u64> {
     let now = Time::from_nanos(1 << 40);
@@ -134,6 +182,7 @@ fn ready() -> Conn<u64> {
         user: None,
         password: None,
         uuid: None,
+        name: None,
     };
     let mut conn = Conn::new(endpoint, Pings::default(), now);
     assert!(conn.start_connecting(now));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rawshard::call::request::{Client, Outcome, Form, RawRequest, Reply, Token};
+use rawshard::call::request::{Client, Form, Outcome, RawRequest, Reply, Token};
 use rawshard::engine::core::{Action, Core};
 use rawshard::engine::inbox::Message;
 use rawshard::ids::{BucketId, InstanceIdx, ReplicasetIdx};
@@ -256,6 +256,7 @@ fn topology(instances: u32) -> Topology {
             user: None,
             password: None,
             uuid: None,
+            name: None,
         },
         state: Arc::default(),
     };
