@@ -389,8 +389,9 @@ end
 -- Registration.
 --
 
--- Where a dotted name leads among the globals: the table and the last name. Tables on the way are made.
-local function global_place(name)
+-- Where a dotted name leads among the globals: the table and the last name. Tables on the way are made if `is_final`; otherwise
+-- it gives nil where one is missing.
+local function global_place(name, is_final)
     local names = names_of(name)
     if names == nil then
         fail('name %q can not be registered: it must be names with dots in between', name)
@@ -399,6 +400,9 @@ local function global_place(name)
     for _, part in ipairs(names) do
         local inner = rawget(place, part)
         if inner == nil then
+            if not is_final then
+                return nil
+            end
             inner = {}
             rawset(place, part, inner)
         elseif type(inner) ~= 'table' then
@@ -407,6 +411,14 @@ local function global_place(name)
         place = inner
     end
     return place, last
+end
+
+local function check_place(ep)
+    local place, last = global_place(ep.name, false)
+    local existing = place ~= nil and rawget(place, last) or nil
+    if existing ~= nil and existing ~= ep.callable then
+        fail('a global %q exists already and is no endpoint', ep.name)
+    end
 end
 
 -- In the space of functions, where access is granted.
@@ -429,12 +441,11 @@ local function create_function(name)
 end
 
 local function register(ep)
-    local place, last = global_place(ep.name)
-    local existing = rawget(place, last)
-    if existing ~= nil and existing ~= ep.callable then
-        fail('a global %q exists already and is no endpoint', ep.name)
-    end
+    check_place(ep)
     create_function(ep.name)
+    -- That has yielded.
+    check_place(ep)
+    local place, last = global_place(ep.name, true)
     rawset(place, last, ep.callable)
 end
 

@@ -14,8 +14,8 @@ local is_object = msgpack.is_object or function() return false end
 -- In what hosts differ, in the bits that `Rules` of the native half knows.
 local BINARY_IS_TEXT, WIDE_INTEGERS, SCIENTIFIC_DECIMALS = 1, 2, 4
 
--- Asked of the host itself. The first may change at run time, with `compat.binary_data_decoding`.
-local function rules()
+-- Asked of the host itself.
+local function ask_host()
     local bits = 0
     if type(msgpack.decode('\xc4\x01a')) == 'string' then
         bits = bits + BINARY_IS_TEXT
@@ -31,13 +31,21 @@ local function rules()
     return bits
 end
 
+local current_rules = ask_host()
+
+-- The rules as they are now: the first may change at run time, with `compat.binary_data_decoding`. Each cfg() asks anew.
+local function rules()
+    current_rules = ask_host()
+    return current_rules
+end
+
 -- The native function for keys that are a `msgpack.object`, given by the router: this module stands alone.
 local native_hash
 
 -- The hash of an object without decoding it; else the value in it, decoded, where only Lua can tell.
 local function hash_of_object(key, is_strcrc32)
     if native_hash ~= nil then
-        local hash = native_hash(key, is_strcrc32, rules())
+        local hash = native_hash(key, is_strcrc32, current_rules)
         if hash >= 0 then
             return hash
         end

@@ -305,6 +305,22 @@ s:scenario('options of bind', {fe = false}, function(t, _, c)
     t:is(on_router(c, 'return router.endpoints().bad'), nil, 'none of these is bound')
 end)
 
+s:scenario('functions that exist already', {fe = false}, function(t, _, c)
+    local res = on_router(c, [[
+        box.schema.func.create('with_body', {body = 'function() return 1 end'})
+        box.schema.func.create('plain.one')
+        local function complaint(name)
+            return tostring(select(2, pcall(router.bind, {name = name, func = 'echo', key = {'[1]'}, register = true})))
+        end
+        return {complaint('with_body'), complaint('plain.one'), rawget(_G, 'plain') == nil}
+    ]])
+    t:has(res[1], 'a function "with_body" exists already and is no endpoint', 'a function of its own')
+    if suite.env.has_raw_args then
+        t:has(res[2], 'the function "plain.one" exists already without takes_raw_args: drop it', 'of an older host')
+        t:is(res[3], true, 'no global is left')
+    end
+end)
+
 s:scenario('a disabled router, and one of its own', {fe = false}, function(t, _, c)
     local res = on_router(c, [[
         local function raised(f, ...)
@@ -352,14 +368,14 @@ s:scenario('a read-only instance', {fe = false}, function(t, _, c)
     local res = on_router(c, [[
         router.bind({name = 'before', func = 'whoami', key = {'[1]'}, timeout = 5, register = true})
         box.cfg({read_only = true})
-        local res = {pcall(router.bind, {name = 'read_only', func = 'whoami', key = {'[1]'}, register = true})}
+        local res = {pcall(router.bind, {name = 'read_only.get', func = 'whoami', key = {'[1]'}, register = true})}
         local again = pcall(router.bind, {name = 'before', func = 'echo', key = {'[1]'}, timeout = 5, register = true})
         local plain = pcall(router.bind, {name = 'read_only', func = 'whoami', key = {'[1]'}})
         box.cfg({read_only = false})
         return {res[1], tostring(res[2]), again, plain, rawget(_G, 'read_only') == nil}
     ]])
     t:is(res[1], false, 'refused')
-    t:has(res[2], '"read_only" can not be registered: this instance is read-only', 'with the reason')
+    t:has(res[2], '"read_only.get" can not be registered: this instance is read-only', 'with the reason')
     t:is({res[3], res[4]}, {true, true}, 'what needs no new function works')
     t:is(res[5], true, 'no global is left')
 end)

@@ -145,7 +145,8 @@ local function start_router(c)
         return
     end
     router_port = cluster.free_port()
-    router_process = process.spawn({env.tarantool, script('router.lua', localized(blocks['router.lua'].text .. blocks['endpoints.lua'].text, c))},
+    local text = blocks['router.lua'].text .. blocks['endpoints.lua'].text
+    router_process = process.spawn({env.tarantool, script('router.lua', localized(text, c))},
                                    {cwd = app, log = in_app('router.log')})
     cluster.wait_until('the router of README', function()
         if not router_process:is_alive() then

@@ -407,7 +407,7 @@ local function bucket_of(name, key, functions)
 end
 
 local test = tap.test('key bytes')
-test:plan(5)
+test:plan(6)
 
 local function raw_call(selector, args)
     return '\x94' .. selector .. '\xc0\xa4echo' .. args
@@ -628,6 +628,26 @@ test:test('depth that the encoder bounds', function(t)
     t:is(native_bucket(key_selector('mpcrc32', nested(128)), '\x90'), wanted, '128 levels in a key')
     t:is(pcall(oracle.mpcrc32, decode(nested(129))), false, 'vshard refuses more')
     t:is(native_bucket(key_selector('mpcrc32', nested(129)), '\x90'), nil, 'as we do')
+end)
+
+test:test('binary data, decoded as the user wants it', function(t)
+    local has_compat, compat = pcall(require, 'compat')
+    if not has_compat or not pcall(function() return compat.binary_data_decoding.current end) then
+        t:plan(1)
+        t:skip('this host has no choice')
+        return
+    end
+    t:plan(4)
+    for _, choice in ipairs({'old', 'new'}) do
+        compat.binary_data_decoding = choice
+        local now = hash.rules()
+        for _, bytes in ipairs({'\xc4\x02ab', '\x92\xc5\x00\x02ab\x91\xc4\x01c'}) do
+            local got = native.raw_bucket(raw_call(key_selector('mpcrc32', bytes), '\x90'), BUCKETS, now)
+            t:is(got, oracle.mpcrc32(decode(bytes)) % BUCKETS + 1, choice)
+        end
+    end
+    compat.binary_data_decoding = 'default'
+    hash.rules()
 end)
 
 os.exit(test:check() and 0 or 1)
