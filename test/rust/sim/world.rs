@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use rawshard::call::endpoint::Endpoint;
 use rawshard::call::request::{Access, Body, Client, Form, Outcome, RawRequest, Reply, Request, Target};
 use rawshard::call::wheel;
 use rawshard::control::config::{Config, DiscoveryMode, InstanceConfig, ReplicasetConfig};
@@ -19,10 +20,13 @@ use rawshard::ids::{BucketId, InstanceIdx, ReplicasetIdx};
 use rawshard::metrics::Counters;
 use rawshard::route::address::{Address, Secret};
 use rawshard::route::buckets::Buckets;
+use rawshard::route::hash::{Hash, Hasher, Rules};
 use rawshard::route::pick::Mode;
 use rawshard::route::topology::Topology;
 use rawshard::slab::{Key, Slab};
 use rawshard::time::Time;
+use rawshard::wire::mp::Cursor;
+use rawshard::wire::path::Path;
 
 use crate::cluster::{Bucket, Cluster, Reaction, Shard, Storage, items};
 use crate::common::random::Random;
@@ -304,6 +308,8 @@ pub struct World {
     pub quantum: u64,
     /// Connections opened so far, by instance.
     pub connects: HashMap<usize, u64>,
+    /// A sharding key of each bucket that was asked for by one.
+    keys: HashMap<u64, Value>,
 }
 
 const CLOSED: &str = "Peer closed";
@@ -351,6 +357,7 @@ impl World {
         let core = Core::new(source, Arc::clone(&buckets), Arc::clone(&counters), setup.seed, START);
         let control = Control::new(Arc::clone(&publisher), Arc::clone(&buckets), config.discovery_mode);
         World {
+            keys: HashMap::new(),
             now: START,
             cluster,
             net: setup.net,
@@ -462,10 +469,26 @@ impl World {
         let mut deadline = self.now.after(ask.timeout);
         let answer_by = ask.answer_by.map_or(deadline, |span| self.now.after(span).max(deadline));
         let message = match ask.target {
-            // The two doors for calls to a bucket take turns.
+            // The doors for calls to a bucket take turns: checked numbers, and bytes with a bucket id, with a key that
+            // becomes it, or of an endpoint.
             Where::Bucket(bucket) if id.is_multiple_of(2) && ask.answer_by.is_none() => {
                 deadline = self.now.after(in_seconds(ask.timeout));
-                Message::Raw(RawRequest { token, form: Form::Callraw, bytes: raw_args(bucket, &ask, &args) })
+                let (form, bytes) = match id % 8 {
+                    0 | 4 => (Form::Callraw, raw_args(Value::Uint(bucket), &ask, &args)),
+                    2 => {
+                        let count = self.config.bucket_count;
+                        let key = self.keys.entry(bucket).or_insert_with(|| key_of(bucket, count)).clone();
+                        (Form::Callraw, raw_args(Value::map([("key", key)]), &ask, &args))
+                    }
+                    _ => {
+                        let endpoint = endpoint(&ask);
+                        let mut bytes = Vec::new();
+                        endpoint.begin(&mut bytes);
+                        bytes.extend_from_slice(&args);
+                        (Form::Endpoint(Arc::new(endpoint), Some(self.bucket(bucket))), bytes)
+                    }
+                };
+                Message::Raw(RawRequest { token, form, bytes })
             }
             _ => Message::Call(Request {
                 token,
@@ -1105,8 +1128,35 @@ impl World {
     }
 }
 
+/// A key whose `mpcrc32` makes it one of the bucket.
+fn key_of(bucket: u64, bucket_count: u32) -> Value {
+    let keys = (0..).map(Value::Uint);
+    let bucket_of = |key: &Value| {
+        let mut hasher = Hasher::new(Hash::MpCrc32, Rules::default());
+        hasher.key(&mut Cursor::new(&key.bytes())).expect("a number has a hash");
+        u64::from(hasher.finish() % bucket_count) + 1
+    };
+    keys.into_iter().find(|key| bucket_of(key) == bucket).expect("there are many numbers")
+}
+
+/// What is bound to serve such calls.
+fn endpoint(ask: &Ask) -> Endpoint {
+    let attempt = ask.request_timeout.filter(|_| ask.access.mode == Mode::Read);
+    let paths = vec![Path::new(b"[1]").expect("a path")];
+    let func = ask.func.as_bytes();
+    Endpoint::new(
+        "endpoint".into(),
+        func,
+        paths,
+        None,
+        ask.access,
+        in_seconds(ask.timeout),
+        attempt.map(in_seconds),
+    )
+}
+
 /// The arguments of `callraw`.
-fn raw_args(bucket: u64, ask: &Ask, args: &[u8]) -> Vec<u8> {
+fn raw_args(bucket: Value, ask: &Ask, args: &[u8]) -> Vec<u8> {
     let Access { mode, prefer_replica, balance } = ask.access;
     let opts = Value::map([
         ("mode", Value::str(mode.name())),
@@ -1118,7 +1168,7 @@ fn raw_args(bucket: u64, ask: &Ask, args: &[u8]) -> Vec<u8> {
         call_opts.push((Value::str("request_timeout"), Value::F64(timeout.as_secs_f64())));
     }
     let mut bytes = vec![0x95];
-    for value in [Value::Uint(bucket), opts, Value::str(ask.func)] {
+    for value in [bucket, opts, Value::str(ask.func)] {
         value.encode(&mut bytes);
     }
     bytes.extend_from_slice(args);
