@@ -313,7 +313,7 @@ impl<'p> Steps<'p> {
         }
         let len = rest.find(|c: char| !is_first(c) && !c.is_ascii_digit()).unwrap_or(rest.len());
         self.at = from + len;
-        Ok(rest[..len].as_bytes())
+        Ok(&rest.as_bytes()[..len])
     }
 
     /// That the character at `at` is wrong.
