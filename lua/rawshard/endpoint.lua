@@ -270,16 +270,25 @@ local function at_path(ep, path, args)
     return value
 end
 
--- What the native half refuses to hash has no hash here either: one key, one bucket, on whatever host.
-local function check_items(ep, path, items, is_strcrc32)
-    for _, item in ipairs(items) do
-        if type(item) == 'table' then
-            if is_map(item) then
-                error(("%s: path '%s': a map can not be a sharding key"):format(ep.name, path.text), 0)
-            elseif is_strcrc32 then
-                error(("%s: path '%s': an array in a sharding key has no strcrc32"):format(ep.name, path.text), 0)
-            end
-            check_items(ep, path, item, false)
+-- What the native half refuses to hash has no hash here either: one key, one bucket, on whatever host. `inner`: it is an item of
+-- a key.
+local function check_hashable(ep, path, value, inner)
+    local why
+    if type(value) == 'number' and value >= 2^64 and value < 1e64 and ep.hash == 'mpcrc32' and value % 1 == 0 then
+        why = 'a double of 2^64 or more has no stable hash on this Tarantool'
+    elseif type(value) == 'table' then
+        if is_map(value) then
+            why = 'a map can not be a sharding key'
+        elseif inner and ep.hash == 'strcrc32' then
+            why = 'an array in a sharding key has no strcrc32'
+        end
+    end
+    if why ~= nil then
+        error(("%s: path '%s': %s"):format(ep.name, path.text, why), 0)
+    end
+    if type(value) == 'table' then
+        for _, item in ipairs(value) do
+            check_hashable(ep, path, item, true)
         end
     end
 end
@@ -290,10 +299,7 @@ local function decoded_bucket(ep, args)
     for i, path in ipairs(ep.paths) do
         local value = at_path(ep, path, args)
         if ep.hash ~= nil then
-            local items = is_composite and {value} or value
-            if type(items) == 'table' then
-                check_items(ep, path, items, ep.hash == 'strcrc32')
-            end
+            check_hashable(ep, path, value, is_composite)
         end
         if is_composite then
             key[i] = value
