@@ -167,7 +167,8 @@ s:scenario('an endpoint that registers itself', {fe = false}, function(t, _, c)
     local list = on_router(c, 'return router.endpoints()')
     t:is(list['customer.where'], {
         name = 'customer.where', func = 'whoami', key = {'[1]'}, hash = 'mpcrc32', mode = 'write', prefer_replica = false,
-        balance = false, timeout = 5, is_registered = true, calls = 24, failed = 0, refused = suite.env.at_least('2.10') and 2 or 4,
+        balance = false, timeout = 5, is_registered = true, calls = 24, failed = 0,
+        refused = suite.env.at_least('2.10') and 2 or 4,
     }, 'listed')
     t:is({list['customer.echo'].calls, list['customer.echo'].refused}, {5, 4}, 'counted')
 end)
