@@ -1,11 +1,11 @@
 -- Routers: objects made by new(), and the static one behind cfg() with its functions on this very module, as vshard has
 -- them. Arguments are checked here; calls are made by the native half.
 --
--- Beside it in this directory: replicaset and replica (their objects), places (where they stand), attach (routers beside
--- vshard's), monitor (info), bootstrap, map_call and map_read (map-reduce), endpoint (bind), callopts (options of a call),
--- future, codec (arguments into bytes, answers into values), cfg and uri (the configuration table), hash, error, native
--- (finds and loads rawshard.so), version. There must be no init.lua: Tarantool looks for the library of the stored function `rawshard.callraw`
--- by the name `rawshard`, and would take that file for it.
+-- Beside it in this directory: replicaset and replica (their objects), places (where they stand), attach (routers
+-- beside vshard's), monitor (info), bootstrap, map_call and map_read (map-reduce), endpoint (bind), callopts (options
+-- of a call), future, codec (arguments into bytes, answers into values), cfg and uri (the configuration table), hash,
+-- error, native (finds and loads rawshard.so), version. There must be no init.lua: Tarantool looks for the library of
+-- the stored function `rawshard.callraw` by the name `rawshard`, and would take that file for it.
 --
 -- A router lives longer than this module: reloading it (package.loaded cleared, required again) finds the running
 -- routers in a global and gives their objects the new methods. Whoever kept the old module goes on with its functions.
