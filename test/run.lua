@@ -2,7 +2,8 @@
 --
 -- Runs test/unit/*_test.lua on every host, and test/integration/*_test.lua on every host × kind of storage; two files at a
 -- time. A host is a Tarantool: $TARANTOOL (one or several, separated by spaces), or the one on PATH and
--- /opt/tarantool*/bin/tarantool. Kinds of storage: `helper`, and `vshard` where vshard is found; $STORAGES narrows them.
+-- /opt/tarantool*/bin/tarantool. Kinds of storage: `helper`, and `vshard` where vshard is found; $STORAGES (helper, vshard,
+-- both) narrows them.
 -- $ROUTER is the router under test: rawshard (default) or vshard, the oracle. $JOBS: files at a time.
 
 local fiber = require('fiber')
@@ -55,16 +56,18 @@ local function find_hosts()
 end
 
 local function find_storage_kinds()
-    local kinds = {'helper'}
-    if env.vshard ~= nil then
-        table.insert(kinds, 'vshard')
-    else
+    local wanted = os.getenv('STORAGES') or ''
+    if wanted == 'helper' or wanted == 'vshard' then
+        return {wanted}
+    end
+    if wanted ~= '' and wanted ~= 'both' then
+        error(('STORAGES must be helper, vshard or both, got %s'):format(wanted), 0)
+    end
+    if env.vshard == nil then
         print('# vshard is not found (VSHARD_PATH, an installed rock, /opt/vshard): its storages are not tested')
+        return {'helper'}
     end
-    if (os.getenv('STORAGES') or '') ~= '' then
-        kinds = os.getenv('STORAGES'):split()
-    end
-    return kinds
+    return {'helper', 'vshard'}
 end
 
 local function read_all(path)
