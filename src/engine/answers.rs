@@ -100,8 +100,11 @@ impl Core {
         let Some(call) = self.calls.get_mut(id).filter(|call| call.pushes) else { return };
         let pushed = iproto::answer(peer.conn.received(push.body)).and_then(|answer| {
             let mut cursor = Cursor::new(answer.data.ok_or(Fault::Expected("what was pushed"))?);
-            let count = cursor.array()?;
-            Ok((cursor.rest(), count))
+            match cursor.array()? {
+                // Whoever looks counts on one value.
+                0 => Err(Fault::Expected("what was pushed")),
+                count => Ok((cursor.rest(), count)),
+            }
         });
         match pushed {
             Ok((values, count)) => {

@@ -1053,7 +1053,10 @@ impl World {
                 let call = &mut self.calls[*number];
                 assert!(call.ask.answer_by.is_some(), "call {} has not asked for pushes", call.id);
                 assert!(call.answer.is_none(), "call {} is pushed to after its answer", call.id);
-                call.pushed.extend(Value::sequence(reply.values()).expect("well-formed values"));
+                let values = Value::sequence(reply.values()).expect("well-formed values");
+                assert!(!values.is_empty(), "what is shown of a push is its first value");
+                assert_eq!(values.len(), reply.count() as usize);
+                call.pushed.extend(values);
             }
             return;
         }

@@ -88,12 +88,13 @@ fn what_is_pushed_comes_in_order_before_the_answer_to_who_asked_for_it() {
         (request.kind == server::TYPE_CALL).then(|| {
             let id = request.args()[3].items()[0].clone();
             let mut bytes = Vec::new();
-            // The third one is damaged, the last one for nobody.
+            // Three are damaged or empty, one is for nobody.
             for (sync, body) in [
                 (request.sync, b"\x81\x30\x91\x01".as_slice()),
                 (request.sync, b"\x81\x30\x91\x02"),
                 (request.sync, b"\x81\x30\xc0"),
                 (request.sync, b"\x80"),
+                (request.sync, b"\x81\x30\x90"),
                 (request.sync ^ 1 << 40, b"\x81\x30\x91\x04"),
                 (request.sync, b"\x81\x30\x91\x03"),
             ] {
