@@ -5,11 +5,10 @@
 
 local fiber = require('fiber')
 local log = require('log')
+local lcfg = require('rawshard.cfg')
 
 -- Seconds, between looks.
 local PERIOD = 0.2
-
-local OWN_OPTIONS = {io_threads = true, max_in_flight = true, max_waiting = true, max_queued_bytes = true}
 
 local USAGE = 'Usage: attach(router, [options]), with a configured vshard.router or a router that vshard.router.new() gave'
 
@@ -27,7 +26,7 @@ local function check_options(options)
         error(USAGE, 0)
     end
     for key in pairs(options or {}) do
-        if not OWN_OPTIONS[key] then
+        if not lcfg.is_added_option[key] then
             error(('attach: "%s" is not an option of rawshard, everything else comes from vshard'):format(tostring(key)), 0)
         end
     end

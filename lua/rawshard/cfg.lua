@@ -316,14 +316,22 @@ local options = {
     option('collect_bucket_garbage_interval', 'Garbage bucket collect interval', nil,
            {deprecated = 'Has no effect anymore'}),
     option('collect_lua_garbage', 'Garbage Lua collect necessity', nil, {deprecated = 'Has no effect anymore'}),
+}
 
-    -- rawshard's own.
+-- rawshard's, which vshard has not.
+local added_options = {
     option('io_threads', 'I/O thread count', 'positive integer', {default = 1, max = 64}),
     option('max_in_flight', 'Limit of calls in flight', 'positive integer', {optional = true}),
     option('max_waiting', 'Limit of waiting calls', 'positive integer', {optional = true}),
     option('max_queued_bytes', 'Limit of queued bytes', 'positive integer', {optional = true}),
     option('busy_poll', 'Busy poll time', 'non-negative number', {optional = true, max = 0.01}),
 }
+
+local is_added_option = {}
+for _, opt in ipairs(added_options) do
+    table.insert(options, opt)
+    is_added_option[opt.key] = true
+end
 
 local is_own_option = {}
 for _, opt in ipairs(options) do
@@ -454,4 +462,5 @@ return {
     check = check,
     neutral = neutral,
     box_options = box_options,
+    is_added_option = is_added_option,
 }

@@ -52,6 +52,14 @@ scenario('the static router', function(t, c, on_router)
          'the stored function')
     t:is(on_router("return vshard.router.callrw(1, 'whoami', {}, {timeout = 5})"), 's1a', "vshard's own")
     t:is(on_router('return rawshard.static.current_cfg.max_in_flight'), 1000, 'options')
+    t:is(on_router([[
+        local options = {io_threads = 1, max_in_flight = 5, max_waiting = 6, max_queued_bytes = 7, busy_poll = 0.001}
+        local cfg = rawshard.attach(vshard.router, options).current_cfg
+        for name, value in pairs(options) do
+            assert(cfg[name] == value, name)
+        end
+        return cfg.busy_poll
+    ]]), 0.001, 'every option that is not of vshard')
     t:has(on_router('return raised(rawshard.attach, vshard.router, {zone = 1})'), 'zone', 'options that are none')
     t:has(on_router('return raised(rawshard.attach, rawshard)'), 'already', 'a router of rawshard')
     t:is(on_router('return rawshard.attach(vshard.router) == rawshard.static'), true, 'attached again')
