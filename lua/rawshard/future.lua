@@ -8,7 +8,8 @@ local native = require('rawshard.native')
 local failure, first_or_error, all_values, raw_array =
     codec.failure, codec.first_or_error, codec.all_values, codec.raw_array
 local future_is_ready, future_result, future_wait = native.future_is_ready, native.future_result, native.future_wait
-local future_wait_push, future_discard = native.future_wait_push, native.future_discard
+local future_wait_push, future_take_push, future_discard =
+    native.future_wait_push, native.future_take_push, native.future_discard
 
 -- Shapes, made with a future and given back with its answer. FIRST: of a function behind vshard.storage.call, the first
 -- value in a table, or nil and its error. ALL: everything that the function returned, as net.box has it.
@@ -154,14 +155,13 @@ function methods.pairs(self, timeout)
     return next_step, {future = self, timeout = timeout ~= nil and timeout or nil}, 0
 end
 
--- Waits for the answer of a blocking call with special options, hands what is pushed before to `on_push`, in this fiber. Gives
--- what a blocking native gives: the number of values that are shown, negative after a failure. The future has a shape without
--- scalars.
+-- Waits for the answer of a blocking call with special options, hands what is pushed before to `on_push`, in this fiber, and
+-- keeps none of it. Gives what a blocking native gives: the number of values that are shown, negative after a failure. The
+-- future has a shape without scalars, and nobody else has it.
 local function wait_for(self, special)
     local on_push = special.on_push or function() end
-    local i = 1
     while true do
-        local n, shape = future_wait_push(self, i, nil)
+        local n, shape = future_take_push(self)
         if n ~= PUSHED then
             if n == FAILED or n >= 0 then
                 return n
@@ -174,7 +174,6 @@ local function wait_for(self, special)
             future_discard(self)
             error(raised, 0)
         end
-        i = i + 1
     end
 end
 

@@ -26,6 +26,7 @@ pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
     (c"future_result", result),
     (c"future_wait", wait),
     (c"future_wait_push", wait_push),
+    (c"future_take_push", take_push),
     (c"future_discard", discard),
     (c"future_detach", detach),
 ];
@@ -174,19 +175,28 @@ unsafe extern "C-unwind" fn wait_push(l: *mut lua_State) -> c_int {
     }
 }
 
+/// `(future) -> n, shape, value`: the next push, which is taken out of the future, or its end. For whoever has the future alone:
+/// if its fiber is cancelled the call is given up. Yields.
+unsafe extern "C-unwind" fn take_push(l: *mut lua_State) -> c_int {
+    // SAFETY: as `wait`.
+    unsafe {
+        let shown = guard::run(|| {
+            let token = token(l)?;
+            if RUNTIME.with(|runtime| runtime.waiters.pending(token, 1).is_some()) {
+                park::wait_future(token, 1, None).inspect_err(|_| give_up(token))?;
+            }
+            Ok(show_taken(token).unwrap_or_else(|| show(token)))
+        });
+        give(l, shown)
+    }
+}
+
 /// `(future) -> nothing`
 unsafe extern "C-unwind" fn discard(l: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its own state, on TX.
     unsafe {
         let done = guard::run(|| {
-            let token = token(l)?;
-            let place = RUNTIME.with(|runtime| {
-                let Runtime { waiters, held, buffers, .. } = runtime;
-                waiters.discard(token, held, buffers)
-            });
-            if let Some(place) = place {
-                park::cancel(token, place);
-            }
+            give_up(token(l)?);
             Ok(())
         });
         if let End::Done(()) = done { 0 } else { guard::raise(l) }
@@ -228,6 +238,17 @@ unsafe extern "C-unwind" fn collect(l: *mut lua_State) -> c_int {
         }
     });
     0
+}
+
+/// Nobody wants the answer of a call that has none yet.
+fn give_up(token: Token) {
+    let place = RUNTIME.with(|runtime| {
+        let Runtime { waiters, held, buffers, .. } = runtime;
+        waiters.discard(token, held, buffers)
+    });
+    if let Some(place) = place {
+        park::cancel(token, place);
+    }
 }
 
 /// What a future has to tell. Plain data.
@@ -280,6 +301,16 @@ fn show_push(token: Token, number: usize) -> Option<Shown> {
         let Runtime { waiters, held, buffers, .. } = runtime;
         let (reply, shape) = waiters.pushed(token, number)?;
         held.show(reply, buffers);
+        Some(Shown { n: PUSHED, shape, scalar: None })
+    })
+}
+
+/// The same of the first push, which does not stay with the future.
+fn show_taken(token: Token) -> Option<Shown> {
+    RUNTIME.with(|runtime| {
+        let Runtime { waiters, held, buffers, .. } = runtime;
+        let (reply, shape) = waiters.take_pushed(token)?;
+        held.hold(reply, buffers);
         Some(Shown { n: PUSHED, shape, scalar: None })
     })
 }

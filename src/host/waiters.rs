@@ -1,6 +1,7 @@
 //! The slots of calls under way. Each is a fiber that is parked until the answer comes, or a future: whoever wants its
 //! answer sleeps on it, any number of fibers, or comes back later.
 
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -45,8 +46,8 @@ pub struct Future {
     answer_by: Time,
     /// The newest of those that sleep on it.
     sleepers: Key,
-    /// What the function has pushed.
-    pushed: Vec<Reply>,
+    /// What the function has pushed and nobody has taken.
+    pushed: VecDeque<Reply>,
 }
 
 struct Sleeper {
@@ -88,7 +89,7 @@ const STEP: usize = 1 << 20;
 impl Future {
     /// `shape` is for whoever reads the answer. The engine answers until `answer_by`.
     pub fn new(shape: u8, answer_by: Time) -> Future {
-        Future { shape, answer_by, sleepers: NOBODY, pushed: Vec::new() }
+        Future { shape, answer_by, sleepers: NOBODY, pushed: VecDeque::new() }
     }
 }
 
@@ -123,7 +124,7 @@ impl Waiters {
             if let Owner::Future(future) = &mut waiter.owner {
                 self.kept += reply.capacity();
                 self.grown += reply.capacity();
-                future.pushed.push(reply);
+                future.pushed.push_back(reply);
                 let sleepers = future.sleepers;
                 self.nudge(sleepers);
             }
@@ -220,6 +221,14 @@ impl Waiters {
             }
             _ => None,
         }
+    }
+
+    /// The first of what was pushed, which is the caller's from now on.
+    pub fn take_pushed(&mut self, token: Token) -> Option<(Reply, u8)> {
+        let Owner::Future(future) = &mut self.slab.get_mut(token)?.owner else { return None };
+        let reply = future.pushed.pop_front()?;
+        self.kept -= reply.capacity();
+        Some((reply, future.shape))
     }
 
     /// Has `fiber` woken when the future ends. Until then, whoever goes must [`Waiters::rise`].

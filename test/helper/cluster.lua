@@ -200,12 +200,21 @@ function instance_methods:restart()
     self:start()
 end
 
--- Memory and such of the process, from the kernel.
-function instance_methods:rss()
+-- Bytes of memory of the process, from the kernel.
+local function memory(self, name)
     local f = assert(fio.open(('/proc/%d/status'):format(self.process.pid), {'O_RDONLY'}))
     local text = f:read(8192)
     f:close()
-    return tonumber(text:match('VmRSS:%s*(%d+)')) * 1024
+    return tonumber(text:match(name .. ':%s*(%d+)')) * 1024
+end
+
+function instance_methods:rss()
+    return memory(self, 'VmRSS')
+end
+
+-- The most there ever was.
+function instance_methods:peak_rss()
+    return memory(self, 'VmHWM')
 end
 
 -- Clusters

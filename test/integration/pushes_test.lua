@@ -60,7 +60,7 @@ local function scenario(name, f, opts)
         prepare(c)
         f(t, function(code, ...)
             return c.router:eval(PRELUDE .. code, {...}, {timeout = 60})
-        end)
+        end, c)
     end)
 end
 
@@ -176,6 +176,48 @@ scenario('P06 a future that goes with what was pushed', function(t, on_router)
     ]]), 0, 'nothing stays')
     t:is(on_router("return raised(router.callrw, 1, 'push', {2, 5}, {timeout = 5, on_push = function() error('mine', 0) end})"),
          'mine', 'what on_push raises is raised')
+end, {router = 'rawshard'})
+
+scenario('P06 on_push: nothing is kept', function(t, on_router, c)
+    -- In step: the next one is pushed when the one before was handed out.
+    c.storages.s1a:eval([[
+        local taken = require('fiber').channel(1)
+        rawset(_G, 'took', function() taken:put(true) end)
+        rawset(_G, 'push_in_step', function(count, size)
+            for _ = 1, count do
+                box.session.push(('x'):rep(size))
+                taken:get(10)
+            end
+            return count
+        end)
+    ]])
+    local run = [[
+        local got, size = 0, ...
+        local res = router.callrw(1, 'push_in_step', {100, size}, {timeout = 60, on_push = function(_, value)
+            got = got + #value
+            collectgarbage()
+            router.callrw(1, 'took', {}, {timeout = 10})
+        end})
+        return {got / size, res}
+    ]]
+    t:is(on_router(run, 1000), {100, 100}, 'small ones')
+    local before = c.router:peak_rss()
+    t:is(on_router(run, 1e6), {100, 100}, 'large ones')
+    t:within((c.router:peak_rss() - before) / 1e6, -1, 50, 'MB more for 100 MB, at any time')
+    t:is(on_router([[
+        -- The futures of the calls before.
+        collectgarbage()
+        collectgarbage()
+        collectgarbage('stop')
+        local fiber = fiber.new(router.callrw, 1, 'push', {1, 20}, {timeout = 60, on_push = function() end})
+        fiber:set_joinable(true)
+        require('fiber').sleep(0.1)
+        fiber:cancel()
+        local ok, err = fiber:join()
+        local used = router.info().waiters.used
+        collectgarbage('restart')
+        return {ok, tostring(err):match('cancelled'), used}
+    ]]), {false, 'cancelled', 0}, 'a cancelled fiber has given its call up')
 end, {router = 'rawshard'})
 
 scenario('P06 pushes of a raw call', function(t, on_router)
