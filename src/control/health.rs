@@ -11,6 +11,9 @@ use crate::route::topology::Mark;
 use crate::time::Time;
 use crate::wire::vshard::{InstanceInfo, Upstream};
 
+/// Between two looks at one instance, however short the configured interval is.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
+
 #[derive(Debug)]
 struct Check {
     due: Time,
@@ -48,7 +51,7 @@ impl Health {
 
     pub fn done(&mut self, idx: InstanceIdx, interval: Duration, now: Time) {
         if let Some(check) = self.checks.get_mut(&idx) {
-            *check = Check { due: now.after(interval), asked: false };
+            *check = Check { due: now.after(interval.max(SHORTEST_INTERVAL)), asked: false };
         }
     }
 
@@ -151,5 +154,7 @@ mod tests {
         assert_eq!(health.next_timeout(), Some(at(2200)), "one that stays keeps its pace");
         health.set_instances(&[a], second / 100, at(2100));
         assert_eq!(health.next_timeout(), Some(at(2110)), "unless it is to be faster");
+        health.done(a, Duration::ZERO, at(2110));
+        assert_eq!(health.poll_check(at(2110)), None, "no interval is no reason to ask for ever");
     }
 }
