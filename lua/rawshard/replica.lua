@@ -29,7 +29,7 @@ local OPEN_WAIT, REOPEN_PAUSE, RECONNECT_PAUSE = 0.5, 0.5, 0.5
 
 -- What a call's network part may take by default, in vshard a figure that grows with failures.
 local NET_TIMEOUT = 0.5
--- For how long the engines leave an instance alone, see REPLICA_BACKOFF there.
+-- For how long the engines leave an instance alone (src/engine/peer.rs: BACKOFF).
 local BACKOFF = 5
 
 local NIL_UUID = '00000000-0000-0000-0000-000000000000'
