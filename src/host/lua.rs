@@ -177,13 +177,15 @@ fn bucket_id(number: u64, count: u32) -> Result<BucketId, String> {
 /// mlua raises errors as userdata; these functions raise plain strings. So the native half returns its error, and this
 /// half raises it.
 const RAISING: &str = "
+    local function pass(ok, ...)
+        if not ok then
+            error((...), 0)
+        end
+        return ...
+    end
     return function(native)
         return function(...)
-            local ok, value, second = native(...)
-            if not ok then
-                error(value, 0)
-            end
-            return value, second
+            return pass(native(...))
         end
     end";
 
