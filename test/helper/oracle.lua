@@ -159,7 +159,8 @@ local function check(t, c, module, number)
         local got = {}
         for _, name in ipairs({'rawshard', 'vshard'}) do
             local count = executed[rows.key_of(module, state, row, name)]
-            got[name] = (texts[name][i] or 'the row gave nothing') .. (count and ('; executed %d times'):format(count) or '')
+            local text = texts[name][i] or 'nothing at all from ' .. name
+            got[name] = text .. (count and ('; executed %d times'):format(count) or '')
         end
         compare(t, row, got, names)
     end

@@ -68,7 +68,7 @@ s:scenario('health and replication are shown', {fe = false, heals = true}, funct
         local seen
         local ok = pcall(suite.wait_until, what, function()
             seen = statuses()
-            return seen == wanted
+            return seen:match('^' .. wanted .. '$') ~= nil
         end, 15)
         t:ok(ok, what, '  seen: %s', seen)
     end
@@ -78,7 +78,8 @@ s:scenario('health and replication are shown', {fe = false, heals = true}, funct
     c.storages.s1b:call('test_replicates', {true})
     wait_for('all are in order again', '0:0 0:0 0:0 0:0')
     c.storages.s2b:stop()
-    wait_for('one is down', '0:0 0:0 0:0 3:0')
+    -- A question that was under way when it went has got no answer: nothing is known then.
+    wait_for('one is down', '0:0 0:0 0:0 3:[01]')
 end)
 
 s:scenario('the same in info', {fe = false, router = 'rawshard'}, function(t, _, c)
