@@ -82,8 +82,8 @@ pub fn judge(info: &InstanceInfo<'_>, lag_limit: Duration) -> (Mark, Option<Stri
     }
 }
 
-/// Which mark of replication reads go by. They go by none where nobody is in order: then replication has stopped altogether, and
-/// that must not stop reads (replicaset.lua: replicaset_failover_update_health).
+/// Whether reads go by the marks of replication that the connected instances have. They go by none where nobody is in order:
+/// then replication has stopped altogether, and that must not stop reads (replicaset.lua: replicaset_failover_update_health).
 pub fn is_replicating(marks: impl IntoIterator<Item = (bool, Mark)>) -> bool {
     marks.into_iter().any(|(is_master, mark)| mark == Mark::Green || !is_master && mark != Mark::Red)
 }

@@ -289,7 +289,9 @@ impl Control {
 
     fn apply_lag(&mut self, topology: &Topology, replicaset: &Replicaset) {
         let all = || replicaset.instances.iter().filter_map(|idx| topology.instance(*idx));
-        let marks = all().map(|it| (replicaset.master == Some(it.idx), it.state.replication.get()));
+        // What those that are away said last is no news: the master's last words were that it is in order.
+        let present = all().filter(|it| it.state.is_connected());
+        let marks = present.map(|it| (replicaset.master == Some(it.idx), it.state.replication.get()));
         let counts = health::is_replicating(marks);
         for instance in all() {
             let mark = if counts { instance.state.replication.get() } else { Mark::Green };

@@ -190,13 +190,37 @@ fn when_replication_has_stopped_altogether_reads_go_on() {
     world.settle();
 }
 
+/// Those who replicate from it say that they do not, and what the dead have said before is no news.
+#[test]
+fn when_the_master_is_dead_for_long_reads_go_on() {
+    let mut world = three();
+    world.run_for(ms(2000));
+    world.kill("rs1-a");
+    for id in ["rs1-b", "rs1-c"] {
+        world.cluster.storage(id).upstream = Some(("disconnected", 0.0, 31.0));
+    }
+    world.run_for(ms(2000));
+    for ask in [Ask::ro(1), Ask::re(1)] {
+        world.call(ask).values();
+    }
+    assert_eq!(calls_at(&world, "rs1-b"), 2);
+    world.kill("rs1-b");
+    world.run_for(ms(2000));
+    for ask in [Ask::ro(1), Ask::re(1)] {
+        world.call(ask).values();
+    }
+    assert_eq!(calls_at(&world, "rs1-c"), 2, "the only one left");
+    world.settle();
+}
+
 #[test]
 fn a_read_that_waits_for_a_dead_master_goes_on_where_a_replica_catches_up() {
     let mut world = World::ready(Setup { shards: vec![3], ..Setup::default() });
     world.cluster.storage("rs1-b").upstream = Some(("follow", 31.0, 0.0));
     world.run_for(ms(2000));
     world.kill("rs1-a");
-    world.kill("rs1-c");
+    // Nothing says that it lags as well: so replication has not stopped altogether.
+    world.cluster.storage("rs1-c").disabled = true;
     let call = world.post(Ask::ro(1).timeout(ms(20_000)));
     world.after(ms(3000), |world| {
         world.cluster.storage("rs1-b").upstream = Some(("follow", 1.0, 0.0));
