@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 
-use crate::call::key::Keyspace;
+use crate::call::key::{self, Keyspace};
 use crate::call::raw_args;
 use crate::call::request::{Form, Outcome, Reply, Request, Target, Token};
 use crate::control::config::{Config, DiscoveryMode};
@@ -244,7 +244,8 @@ impl Router {
             Form::Endpoint(_, Some(bucket)) => Some(bucket.number()),
             Form::Endpoint(endpoint, None) => {
                 let args = bytes.get(endpoint.func_len()..).unwrap_or_default();
-                endpoint.bucket(args, keyspace).ok().map(BucketId::number)
+                let found = key::with_or_without_tuples(args, |args| endpoint.bucket(args, keyspace));
+                found.ok().map(BucketId::number)
             }
         };
         bucket.unwrap_or(0) as usize % count

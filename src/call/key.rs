@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::ids::BucketId;
 use crate::route::hash::{Hash, Hasher, Rules};
-use crate::wire::mp::{Cursor, Kind};
+use crate::wire::mp::{self, Cursor, Kind};
 use crate::wire::path::{Inline, Lost, Path, Stray};
 
 /// What a hash becomes a bucket by.
@@ -70,6 +70,31 @@ pub fn bucket_at(paths: &[Path], hash: Hash, args: &[u8], keyspace: Keyspace) ->
         take(&mut hasher, args, path, whole)?;
     }
     Ok(keyspace.bucket(hasher.finish()))
+}
+
+/// The paths of one key at most. Each is a walk over the arguments, and a client may send as many as it likes.
+pub const MAX_PATHS: u32 = 32;
+
+/// What `find` gives for `args`, or where it fails and they hold tuples, for arrays in their place.
+pub fn with_or_without_tuples<T>(
+    args: &[u8],
+    find: impl Fn(&[u8]) -> Result<T, String>,
+) -> Result<T, String> {
+    find(args).or_else(|fault| match without_tuples(args) {
+        Some(plain) => find(&plain),
+        None => Err(fault),
+    })
+}
+
+/// The first value in `bytes` with arrays in the place of tuples; None if it has none of these, or they are damaged.
+pub fn without_tuples(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut cursor = Cursor::new(bytes);
+    if !cursor.skip_many(1).ok()? {
+        return None;
+    }
+    let mut plain = Vec::new();
+    mp::copy_without_tuples(&bytes[..cursor.position()], &mut plain).ok()?;
+    Some(plain)
 }
 
 /// Whether what a path finds is the key, of which an array is the items, or one item among others.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::call::endpoint::Endpoint;
-use crate::call::key::{Keyspace, Place, Selector, short};
+use crate::call::key::{self, Keyspace, MAX_PATHS, Place, Selector, short};
 use crate::call::request::{Access, Mode};
 use crate::ids::BucketId;
 use crate::route::hash::Hash;
@@ -196,20 +196,21 @@ pub fn read_endpoint(
 }
 
 /// The number of the bucket of `callraw`'s arguments, if it is there or its key is, and looks like one: enough to choose who is
-/// to read the rest. What comes behind the key is not looked at.
+/// to read the rest. It is the one that [`read`] finds, of whatever spelling. What comes behind the key is not looked at.
 pub fn peek_bucket(bytes: &[u8], keyspace: Keyspace) -> Option<u32> {
     let mut cursor = Cursor::new(bytes);
     let count = cursor.array().ok().filter(|count| *count > 0)?;
-    if cursor.peek() != Ok(Kind::Map) {
-        return u32::try_from(cursor.uint().ok()?).ok();
-    }
-    let selector = Position::BUCKET.selector(&mut cursor).ok()?;
+    let selector = match Position::BUCKET.bucket(&mut cursor, keyspace.bucket_count).ok()? {
+        Bucket::Id(id) => return Some(id.number()),
+        Bucket::Of(selector) => selector,
+    };
+    // Without arguments a path leads nowhere.
+    let mut args = NO_ARGS;
     if count > 3 {
         cursor.skip_many(2).ok()?;
+        args = cursor.rest();
     }
-    // Without arguments a path leads nowhere.
-    let args = if count > 3 { cursor.rest() } else { NO_ARGS };
-    selector.bucket(args, keyspace).ok().map(BucketId::number)
+    key::with_or_without_tuples(args, |args| selector.bucket(args, keyspace)).ok().map(BucketId::number)
 }
 
 /// One of the five elements, for messages.
@@ -318,6 +319,11 @@ impl Position {
             Kind::Array => match cursor.array().map_err(broken)? {
                 0 => Err(self.fault_at(".path", "a path or a list of them", "an empty list")),
                 1 => self.path(cursor).map(Place::Path),
+                count if count > MAX_PATHS => Err(self.fault_at(
+                    ".path",
+                    &format!("at most {MAX_PATHS} paths"),
+                    &format!("{count} of them"),
+                )),
                 count => {
                     for _ in 0..count {
                         self.path(cursor)?;
@@ -802,9 +808,31 @@ mod tests {
 
     #[test]
     fn a_key_within_a_tuple() {
-        let bytes =
-            array(&[b"\x81\xa4path\xa6[1][2]", b"\xc0", b"\xa4echo", b"\x91\xd6\x07\x00\x92\x05\x01"]);
-        assert_eq!(read(bytes, keyspace()).unwrap().bucket.number(), 1614);
+        let args = b"\x91\xd6\x07\x00\x92\x05\x01";
+        for (path, expected) in [(&b"\xa6[1][2]"[..], 1614), (b"\xa3[1]", crc_bucket(b"\x05\x01"))] {
+            let bytes = array(&[&[b"\x81\xa4path", path].concat(), b"\xc0", b"\xa4echo", args, b"\x80"]);
+            assert_eq!(peek_bucket(&bytes, keyspace()), Some(expected), "both find the same");
+            assert_eq!(read(bytes, keyspace()).unwrap().bucket.number(), expected);
+        }
+    }
+
+    #[test]
+    fn as_many_paths_as_a_key_may_have() {
+        let of = |count: u32| {
+            let mut selector = b"\x81\xa4path".to_vec();
+            mp::write_array_len(&mut selector, count);
+            (0..count).for_each(|_| mp::write_str(&mut selector, "[2]"));
+            read(keyed(&selector), keyspace()).map(|read| read.bucket.number())
+        };
+        assert_eq!(of(MAX_PATHS).unwrap(), crc_bucket(&b"key".repeat(MAX_PATHS as usize)));
+        for count in [MAX_PATHS + 1, 10_000] {
+            assert_eq!(
+                of(count).unwrap_err().1.to_string(),
+                format!(
+                    "callraw: argument 1 (bucket_id.path): expected at most {MAX_PATHS} paths, got {count} of them"
+                )
+            );
+        }
     }
 
     fn endpoint(paths: &[&str]) -> Endpoint {
@@ -984,7 +1012,13 @@ mod tests {
 
     #[test]
     fn a_bucket_to_choose_an_engine_by() {
-        assert_eq!(peek_bucket(&with_bucket(b"\xcd\x01\x00"), keyspace()), Some(256));
+        for same in
+            [&b"\xcd\x01\x00"[..], b"\xcb\x40\x70\0\0\0\0\0\0", b"\xca\x43\x80\0\0", b"\xd2\0\0\x01\0"]
+        {
+            let bytes = with_bucket(same);
+            assert_eq!(peek_bucket(&bytes, keyspace()), Some(256));
+            assert_eq!(read(bytes, keyspace()).unwrap().bucket.number(), 256);
+        }
         for odd in [&b""[..], b"\x90", b"\x91\xa1x", b"\xc0", b"\x91\xcd\x01"] {
             assert_eq!(peek_bucket(odd, keyspace()), None);
         }

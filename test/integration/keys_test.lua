@@ -452,12 +452,13 @@ s:scenario('calls for one bucket keep their order, however it is named', {fe = f
             local before = on_router(own, 'return router.info().engines')
             for _ = 1, 3 do
                 frontends.cfunc:call(own, {bucket_id, 'write', 'whoami', {}, {timeout = 5}})
+                frontends.cfunc:call(own, {require('ffi').new('double', bucket_id), 'write', 'whoami', {}, {timeout = 5}})
                 frontends.cfunc:call(own, {{key = i}, 'write', 'whoami', {}, {timeout = 5}})
                 frontends.cfunc:call(own, {{path = '[1]'}, 'write', 'whoami', {i}, {timeout = 5}})
             end
             local after = on_router(own, 'return router.info().engines')
             local engine = bucket_id % 3 + 1
-            t:ok(after[engine].calls - before[engine].calls >= 9, 'by engine ' .. engine)
+            t:ok(after[engine].calls - before[engine].calls >= 12, 'by engine ' .. engine)
         end
     end)
     own:stop()
