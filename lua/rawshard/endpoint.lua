@@ -13,6 +13,8 @@ local has_objects = msgpack.object ~= nil
 local endpoint_call, endpoint_key = native.endpoint_call, native.endpoint_key
 
 local CALL_TIMEOUT = 0.5
+-- How often one call looks for its bucket anew.
+local MAX_REBINDS = 10
 -- Bits of the native flags.
 local READ, PREFER_REPLICA, BALANCE = 1, 2, 4
 
@@ -174,13 +176,15 @@ local function check(opts)
         -- ddl and crud give their functions a list, always.
         ep.key_is_list = ep.find_func ~= nil
     elseif type(opts.hash) == 'string' or opts.hash == nil then
-        ep.hash = opts.hash or 'mpcrc32'
+        -- box.NULL is true.
+        ep.hash = type(opts.hash) == 'string' and opts.hash or 'mpcrc32'
         if ep.hash ~= 'mpcrc32' and ep.hash ~= 'strcrc32' then
             fail("hash must be 'mpcrc32', 'strcrc32' or a function, got %q", ep.hash)
         end
     elseif is_callable(opts.hash) then
+        local func = opts.hash
         ep.find_func = function()
-            return opts.hash
+            return func
         end
     else
         fail("hash must be 'mpcrc32', 'strcrc32' or a function, got %s", type(opts.hash))
@@ -308,7 +312,8 @@ local function decoded_bucket(ep, args)
         end
     end
     if ep.hash == nil then
-        return bucket_by_function(ep, key)
+        -- A copy: what the function does to it is not sent.
+        return bucket_by_function(ep, type(key) == 'table' and table.deepcopy(key) or key)
     end
     return hash[ep.hash](key) % ep.router.total_bucket_count + 1
 end
@@ -325,14 +330,34 @@ local function check_open(ep)
     return router.open_id
 end
 
+-- What `find(ep, args)` gives, as pcall does. It may call a function of the user, which may yield, and the name may be bound
+-- anew meanwhile: that was the bucket of another key then, so it is asked for again.
+local function find_bucket(ep, find, args)
+    for _ = 1, MAX_REBINDS do
+        -- Each binding has counts of its own.
+        local counts = ep.counts
+        local ok, bucket_id = pcall(find, ep, args)
+        if ep.counts == counts then
+            return ok, bucket_id
+        end
+    end
+    return false, ep.name .. ': the endpoint is bound anew over and over'
+end
+
+-- None where the native half finds it.
+local function raw_bucket(ep, args)
+    if ep.find_func ~= nil then
+        return bucket_by_function(ep, endpoint_key(ep.id, args):decode())
+    end
+end
+
 -- Arguments as one msgpack.object, results as objects.
 local function serve_raw(ep, args)
     check_open(ep)
     if ep.find_func == nil then
         return endpoint_call(ep.id, args)
     end
-    local key = endpoint_key(ep.id, args):decode()
-    local ok, bucket_id = pcall(bucket_by_function, ep, key)
+    local ok, bucket_id = find_bucket(ep, raw_bucket, args)
     if not ok then
         native.endpoint_refuse(ep.id)
         error(bucket_id, 0)
@@ -340,9 +365,9 @@ local function serve_raw(ep, args)
     return endpoint_call(ep.id, args, bucket_id)
 end
 
-local function counted(ep, n, values, err)
+local function counted(counts, n, values, err)
     if n < 0 or values == nil then
-        ep.counts.failed = ep.counts.failed + 1
+        counts.failed = counts.failed + 1
         return nil, err
     end
     return unpack(values, 1, n)
@@ -350,23 +375,25 @@ end
 
 -- Arguments and results as Lua values.
 local function serve_decoded(ep, ...)
-    local id = check_open(ep)
-    local counts = ep.counts
-    counts.calls = counts.calls + 1
+    check_open(ep)
     local args = {...}
     for i = 1, select('#', ...) do
         if args[i] == nil then
             args[i] = box.NULL
         end
     end
-    local ok, bucket_id = pcall(decoded_bucket, ep, args)
+    local ok, bucket_id = find_bucket(ep, decoded_bucket, args)
+    local counts = ep.counts
+    counts.calls = counts.calls + 1
     if not ok then
         counts.refused = counts.refused + 1
         error(bucket_id, 0)
     end
+    -- A function of the user may have yielded.
+    local id = check_open(ep)
     local data, len, extra = codec.encode_args(args, ep.name)
     if len == nil then
-        return counted(ep, -1, nil, extra)
+        return counted(counts, -1, nil, extra)
     end
     local request_timeout = ep.flags ~= 0 and ep.request_timeout or nil
     local n = native.call_bucket(id, bucket_id, ep.flags, ep.func, data, len, ep.timeout, request_timeout)
@@ -374,9 +401,9 @@ local function serve_decoded(ep, ...)
         extra:recycle()
     end
     if n < 0 then
-        return counted(ep, n, nil, codec.failure())
+        return counted(counts, n, nil, codec.failure())
     end
-    return counted(ep, n, codec.all_values(n))
+    return counted(counts, n, codec.all_values(n))
 end
 
 -- One function per endpoint and for all times: it serves what is bound under the name now, by the code that is loaded now.
@@ -419,11 +446,12 @@ local function global_place(name, is_final)
     return place, last
 end
 
-local function check_place(ep)
-    local place, last = global_place(ep.name, false)
+-- `ep` may be nil: there is none of this name yet.
+local function check_place(name, ep)
+    local place, last = global_place(name, false)
     local existing = place ~= nil and rawget(place, last) or nil
-    if existing ~= nil and existing ~= ep.callable then
-        fail('a global %q exists already and is no endpoint', ep.name)
+    if existing ~= nil and (ep == nil or existing ~= ep.callable) then
+        fail('a global %q exists already and is no endpoint', name)
     end
 end
 
@@ -444,15 +472,6 @@ local function create_function(name)
     if has_objects and not existing.takes_raw_args then
         fail('the function %q exists already without takes_raw_args: drop it by box.schema.func.drop', name)
     end
-end
-
-local function register(ep)
-    check_place(ep)
-    create_function(ep.name)
-    -- That has yielded.
-    check_place(ep)
-    local place, last = global_place(ep.name, true)
-    rawset(place, last, ep.callable)
 end
 
 --
@@ -479,23 +498,35 @@ end
 -- `endpoints` has those of all routers by name. What is bound under a name already is replaced as a whole, or stays on an error.
 local function bind(endpoints, router, opts, refuse_closed)
     local new = check(opts)
+    -- Checks them, before anything is registered.
+    new.paths = steps_of(new.key)
+    if opts.register then
+        check_place(new.name, endpoints[new.name])
+        -- Not only the first time: somebody may have dropped it. Yields.
+        create_function(new.name)
+        if router.native_id == nil then
+            refuse_closed(router)
+        end
+    end
+    -- No yields from here on.
     local ep = endpoints[new.name]
     if ep == nil then
         ep = {}
         ep.callable = new_callable(ep)
     end
-    new.callable, new.is_registered = ep.callable, ep.is_registered
+    if opts.register then
+        check_place(new.name, ep)
+    end
+    new.callable = ep.callable
+    new.is_registered = opts.register or ep.is_registered
     new.router, new.refuse_closed = router, refuse_closed
-    -- Checks them, before anything is registered.
-    new.paths = steps_of(new.key)
     new.counts = {calls = 0, failed = 0, refused = 0}
     new.serve = has_objects and serve_raw or serve_decoded
-    if opts.register and not ep.is_registered then
-        register(new)
-        new.is_registered = true
-    end
-    -- No yields from here on.
     new.id = native.endpoint_bind(router.native_id, ep.id, spec_of(new))
+    if opts.register then
+        local place, last = global_place(new.name, true)
+        rawset(place, last, new.callable)
+    end
     for field in pairs(ep) do
         ep[field] = nil
     end

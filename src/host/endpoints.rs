@@ -13,6 +13,7 @@ use crate::call::raw_args::DEFAULT_TIMEOUT;
 use crate::call::request::{Access, Form, Mode, Token};
 use crate::ids::BucketId;
 use crate::route::hash::Hash;
+use crate::wire::fit::{self, Unfit};
 use crate::wire::mp;
 use crate::wire::path::{Path, To};
 
@@ -182,11 +183,27 @@ pub fn refuse(id: u32) {
     });
 }
 
-/// Writes the sharding key in `args`: the value where the one path leads, or an array of what several find.
+/// Levels of a key that the host's decoder is given. It recurses, and has crashed by some thousands.
+pub const MAX_DEPTH: usize = 1024;
+
+/// Why a key is not given to the host's decoder, behind what names the key.
+pub fn unfit(why: Unfit) -> String {
+    match why {
+        Unfit::TooDeep => format!("can not be decoded: it is nested deeper than {MAX_DEPTH} levels"),
+        Unfit::Extension => {
+            "can not be decoded: a MessagePack extension in it is damaged or unknown".to_owned()
+        }
+    }
+}
+
+/// Writes the sharding key in `args`, for the host to decode: the value where the one path leads, or an array of what several
+/// find. Tuples become arrays.
 pub fn write_key(id: u32, args: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
     let endpoint =
         RUNTIME.with(|runtime| runtime.endpoints.get(id).map(|bound| Arc::clone(&bound.endpoint)))?;
     let fault = |text: String| Failure::arguments(format!("{}: {text}", endpoint.name));
+    let plain = key::without_tuples(args);
+    let args = plain.as_deref().unwrap_or(args);
     if endpoint.paths.len() > 1 {
         mp::write_array_len(out, endpoint.paths.len() as u32);
     }
@@ -194,5 +211,5 @@ pub fn write_key(id: u32, args: &[u8], out: &mut Vec<u8>) -> Result<(), Failure>
         let mut found = key::find_key(args, path).map_err(fault)?;
         out.extend_from_slice(found.span().map_err(|broken| fault(broken.to_string()))?);
     }
-    Ok(())
+    fit::fit_for_host(out, MAX_DEPTH).map_err(|why| fault(format!("the sharding key {}", unfit(why))))
 }

@@ -13,8 +13,9 @@ use super::waiters::NOBODY;
 use crate::call::key;
 use crate::call::request::{Outcome, Reply};
 use crate::route::hash::{Hash, Hasher, Rules, Unhashable};
+use crate::wire::fit;
 use crate::wire::mp::{Cursor, Kind};
-use crate::wire::path::Inline;
+use crate::wire::path::{Inline, Lost};
 
 /// Name and function of each.
 pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
@@ -58,17 +59,9 @@ unsafe extern "C-unwind" fn endpoint_key(l: *mut lua_State) -> c_int {
             let args = arguments(&stack)?;
             let mut bytes = RUNTIME.with(|runtime| runtime.buffers.take());
             bytes.clear();
-            let written = endpoints::write_key(id, args, &mut bytes);
-            if written.is_err() {
-                endpoints::refuse(id);
-            }
-            written?;
-            RUNTIME.with(|runtime| {
-                let Runtime { held, buffers, .. } = runtime;
-                // One value, though it was written by itself.
-                let end = bytes.len();
-                held.hold(Reply::new(NOBODY, Outcome::Values, bytes, 0, end, 1), buffers);
-            });
+            endpoints::write_key(id, args, &mut bytes)?;
+            // One value, though it was written by itself.
+            hold(bytes);
             Ok(1)
         });
         calls::give_objects(l, found)
@@ -89,17 +82,22 @@ unsafe extern "C-unwind" fn extract(l: *mut lua_State) -> c_int {
             let path = Inline::new(text).map_err(|fault| {
                 Failure::arguments(format!("extract: path '{}': {fault}", key::short(text)))
             })?;
-            let mut cursor = Cursor::new(value);
-            let span = match path.walk(&mut cursor) {
-                Ok(()) => cursor.span().unwrap_or_default(),
-                Err(_) => b"",
+            let span = span_at(&path, value);
+            // A tuple in the way, or in what is found: its fields are elsewhere in the object, and would be lost.
+            let has_tuples = match span {
+                Ok(span) => Cursor::new(span).skip_many(1).unwrap_or(false),
+                Err(why) => why == Lost::Not(Kind::Ext),
             };
+            if has_tuples && let Some(plain) = key::without_tuples(value) {
+                return Ok(hold(span_at(&path, &plain).unwrap_or_default().to_vec()));
+            }
+            let span = span.unwrap_or_default();
             Ok((span.as_ptr(), span.len()))
         });
         match found {
             End::Done((data, len)) => {
                 let is_nil = len == 0 || len == 1 && *data == 0xc0;
-                // The object given, or what `prepare` left, keeps the bytes.
+                // The object given, or what `prepare` left, keeps the bytes; else they are held.
                 if is_nil || !object::push(l, data, len) {
                     lua::lua_pushnil(l);
                 }
@@ -110,7 +108,25 @@ unsafe extern "C-unwind" fn extract(l: *mut lua_State) -> c_int {
     }
 }
 
-/// `(obj, is_strcrc32, rules) -> hash`: -1 if only decoding can tell, -2 for nil.
+/// The bytes of what is at `path` in `value`.
+fn span_at<'a>(path: &Inline<'_>, value: &'a [u8]) -> Result<&'a [u8], Lost> {
+    let mut cursor = Cursor::new(value);
+    path.walk(&mut cursor).map_err(|stray| stray.why)?;
+    cursor.span().map_err(Lost::Broken)
+}
+
+/// Keeps a value until the next native call. Gives where it lies.
+fn hold(bytes: Vec<u8>) -> (*const u8, usize) {
+    RUNTIME.with(|runtime| {
+        let Runtime { held, buffers, .. } = runtime;
+        let end = bytes.len();
+        held.hold(Reply::new(NOBODY, Outcome::Values, bytes, 0, end, 1), buffers);
+        let values = held.reply().map(|reply| reply.values()).unwrap_or_default();
+        (values.as_ptr(), values.len())
+    })
+}
+
+/// `(obj, is_strcrc32, rules) -> hash`: -1 if only decoding can tell, -2 for nil. Raises for what the host must not decode.
 unsafe extern "C-unwind" fn hash_object(l: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its own state, on TX.
     unsafe {
@@ -123,7 +139,12 @@ unsafe extern "C-unwind" fn hash_object(l: *mut lua_State) -> c_int {
             Ok(match hasher.key(&mut Cursor::new(value)) {
                 Ok(()) => i64::from(hasher.finish()),
                 Err(Unhashable::Nil) => -2,
-                Err(_) => -1,
+                Err(_) => {
+                    fit::fit_for_host(value, endpoints::MAX_DEPTH).map_err(|why| {
+                        Failure::arguments(format!("a sharding key {}", endpoints::unfit(why)))
+                    })?;
+                    -1
+                }
             })
         });
         calls::finish(l, hash)

@@ -270,6 +270,199 @@ s:scenario('hash functions of the user', {fe = false}, function(t, _, c)
     t:has(client_call(c, 'ddl', {30}), 'is not a global function any more', 'a function that is gone')
 end)
 
+s:scenario('a key that the decoder of the host would not survive', {fe = false, min_host = '2.11'}, function(t, _, c)
+    on_router(c, [[
+        router.bind({name = 'deep', func = 'whoami', key = {'[1]'}, timeout = 5, register = true, hash = function(key)
+            return type(key) == 'table' and 1 or 30
+        end})
+        router.bind({name = 'deep_pair', func = 'whoami', key = {'[2]', '[1]'}, timeout = 5, register = true,
+                     hash = function() return 1 end})
+    ]])
+    grant(c, 'deep')
+    grant(c, 'deep_pair')
+    local function nested(levels)
+        return msgpack.object_from_raw('\x92' .. ('\x91'):rep(levels) .. '\x01' .. '\x02')
+    end
+    t:is(client_call(c, 'deep', nested(1000)), {'s1a'}, 'deep')
+    for _, levels in ipairs({1025, 100000}) do
+        for _, name in ipairs({'deep', 'deep_pair'}) do
+            t:has(client_call(c, name, nested(levels)),
+                  name .. ': the sharding key can not be decoded: it is nested deeper than 1024 levels', 'too deep')
+        end
+    end
+    local res = on_router(c, [[
+        local object = msgpack.object_from_raw(('\x91'):rep(100000) .. '\x01')
+        return {tostring(select(2, pcall(router.bucket_id_mpcrc32, object))),
+                tostring(select(2, pcall(router.bucket_id_strcrc32, object)))}
+    ]])
+    for _, text in ipairs(res) do
+        t:has(text, 'a sharding key can not be decoded: it is nested deeper than 1024 levels', 'nor by Lua')
+    end
+    local deep = on_router(c, 'return router.endpoints().deep')
+    t:is({deep.calls, deep.failed, deep.refused}, {3, 0, 2}, 'counted')
+end)
+
+s:scenario('tuples among the arguments', {fe = false, min_host = '3.0'}, function(t, _, c)
+    on_router(c, [[
+        for name, path in pairs({within_tuple = '[1][2].id', a_tuple = '[1]'}) do
+            router.bind({name = name, func = 'whoami', key = {path}, timeout = 5, register = true})
+            router.bind({name = name .. '_own', func = 'whoami', key = {path}, timeout = 5, register = true,
+                         hash = router.bucket_id_mpcrc32})
+        end
+    ]])
+    for i = 1, 10 do
+        local tuple = box.tuple.new({i, {id = 'customer ' .. i}})
+        for _, name in ipairs({'within_tuple', 'within_tuple_own'}) do
+            grant(c, name)
+            t:is(client_call(c, name, {tuple}), {(master_of(c, 'mpcrc32', 'customer ' .. i))}, name)
+        end
+        tuple = box.tuple.new({i, 'customer'})
+        for _, name in ipairs({'a_tuple', 'a_tuple_own'}) do
+            grant(c, name)
+            t:is(client_call(c, name, {tuple}), {(master_of(c, 'mpcrc32', {i, 'customer'}))}, name)
+        end
+    end
+    local res = on_router(c, [[
+        local object = msgpack.object_from_raw('\x92\x07\xc7\x07\x07\x00\x92\x05\x81\xa1x\x01')
+        local function at(path)
+            local found = router.extract(object, path)
+            return found ~= nil and found:decode() or 'nil'
+        end
+        return {at('[1]'), at('[2]'), at('[2][1]'), at('[2][2].x'), at('[2][3]'), at('[2].x')}
+    ]])
+    t:is(res, {7, {5, {x = 1}}, 5, 1, 'nil', 'nil'}, 'parts of tuples')
+end)
+
+s:scenario('bound anew while a hash function waits', {fe = false}, function(t, _, c)
+    on_router(c, [[
+        gate = fiber.channel()
+        asked = 0
+        router.bind({name = 'moved', func = 'count', key = {'[1]'}, timeout = 5, register = true, hash = function(key)
+            asked = asked + 1
+            gate:get()
+            return 1
+        end})
+    ]])
+    grant(c, 'moved')
+    local function call_meanwhile(code)
+        on_router(c, 'asked = 0')
+        local future = frontends.client(c):call('moved', {30, 1}, {is_async = true, timeout = 20})
+        cluster.wait_until('the function is asked', function()
+            return on_router(c, 'return asked') == 1
+        end)
+        on_router(c, code .. ' gate:close()')
+        return future:wait_result(20)
+    end
+    local res = call_meanwhile([[
+        router.bind({name = 'moved', func = 'whoami', key = {'[2]'}, timeout = 5, hash = function(key) return key end})
+    ]])
+    t:is(res, {'s1a'}, 'another function, of another key: both new')
+    on_router(c, [[
+        gate = fiber.channel()
+        router.bind({name = 'moved', func = 'count', key = {'[2]'}, timeout = 5, hash = function(key)
+            asked = asked + 1
+            gate:get()
+            error('of the old one')
+        end})
+    ]])
+    res = call_meanwhile("router.bind({name = 'moved', func = 'whoami', key = {'[1]'}, timeout = 5, hash = 'strcrc32'})")
+    t:is(res, {(master_of(c, 'strcrc32', 30))}, 'a hash of ours')
+    local moved = on_router(c, 'return router.endpoints().moved')
+    t:is({moved.calls, moved.failed, moved.refused}, {1, 0, 0}, 'counted')
+    on_router(c, [[
+        router.bind({name = 'moved', func = 'whoami', key = {'[1]'}, timeout = 5, hash = function(key)
+            local again = router.endpoints().moved
+            router.bind({name = 'moved', func = again.func, key = again.key, hash = debug.getinfo(1, 'f').func})
+            return 1
+        end})
+    ]])
+    t:has(client_call(c, 'moved', {1}), 'moved: the endpoint is bound anew over and over', 'without end')
+end)
+
+s:scenario('what is not asked of hash functions', {fe = false}, function(t, _, c)
+    on_router(c, [[
+        local opts = {name = 'changes', func = 'echo', key = {'[1].list', '[2]'}, timeout = 5, register = true}
+        function opts.hash(key)
+            key[1][1] = 'changed'
+            key[2] = nil
+            return 1
+        end
+        router.bind(opts)
+        opts.hash = 'mpcrc32'
+        opts.key[1] = '[9]'
+        router.bind({name = 'no hash', func = 'echo', key = {'[1]'}, hash = box.NULL})
+        router.bind({name = 'raises', func = 'echo', key = {'[1]'}, register = true, hash = function(key)
+            if key == 'table' then error({code = 7}) end
+            if key == 'junk' then return setmetatable({}, {__tostring = function() error('no text') end}) end
+            if key == 'more' then return 1, 2, 3 end
+            if key == 'big' then return 7ULL end
+            if key == 'yield' then fiber.yield() return 1 end
+            return key == 'inf' and 1 / 0 or key == 'nan' and 0 / 0 or nil
+        end})
+    ]])
+    grant(c, 'changes')
+    grant(c, 'raises')
+    t:is(client_call(c, 'changes', {{list = {1, 2}}, 'two'}), {{list = {1, 2}}, 'two'}, 'the arguments are sent as they came')
+    t:is(on_router(c, "return router.endpoints()['no hash'].hash"), 'mpcrc32', 'the default')
+    for _, key in ipairs({'more', 'big', 'yield'}) do
+        t:is(client_call(c, 'raises', {key}), {key}, key)
+    end
+    for _, key in ipairs({'inf', 'nan', 'nothing'}) do
+        t:has(client_call(c, 'raises', {key}), 'raises: the sharding function must return a bucket id from 1 to 30', key)
+    end
+    for _, key in ipairs({'table', 'junk'}) do
+        t:is(type(client_call(c, 'raises', {key})), 'string', key)
+    end
+    local raises = on_router(c, 'return router.endpoints().raises')
+    t:is({raises.calls, raises.failed, raises.refused}, {8, 0, 5}, 'counted')
+end)
+
+s:scenario('registered again, and by two fibers at once', {fe = false}, function(t, _, c)
+    on_router(c, [[
+        again = function()
+            return router.bind({name = 'dropped.get', func = 'whoami', key = {'[1]'}, timeout = 5, register = true})
+        end
+        again()
+        box.schema.func.drop('dropped.get')
+        rawset(_G, 'dropped', nil)
+        again()
+    ]])
+    grant(c, 'dropped.get')
+    t:is(client_call(c, 'dropped.get', {1}), {(master_of(c, 'mpcrc32', 1))}, 'after it was dropped')
+    local res = on_router(c, [[
+        local callables = fiber.channel(3)
+        for i = 1, 3 do
+            fiber.new(function()
+                callables:put({pcall(router.bind, {name = 'at_once', func = 'whoami', key = {'[' .. i .. ']'}, timeout = 5,
+                                                   register = i ~= 2})})
+            end)
+        end
+        local seen, res = {}, {}
+        for i = 1, 3 do
+            local got = callables:get(10)
+            local callable = got[2]
+            res[i], seen[callable] = got[1], true
+        end
+        local registered = rawget(_G, 'at_once')
+        seen[registered] = true
+        local kinds = 0
+        for _ in pairs(seen) do
+            kinds = kinds + 1
+        end
+        return {res, kinds}
+    ]])
+    t:is(res, {{true, true, true}, 1}, 'one function, whoever came first')
+    local refusal = on_router(c, [[
+        box.schema.user.create('nobody')
+        return {box.session.su('nobody', function()
+            local ok, err = pcall(router.bind, {name = 'of_nobody', func = 'whoami', key = {'[1]'}, register = true})
+            return ok, tostring(err), rawget(_G, 'of_nobody') == nil, router.endpoints().of_nobody == nil
+        end)}
+    ]])
+    t:is({refusal[1], refusal[3], refusal[4]}, {false, true, true}, 'by a user without the right: nothing is left')
+    t:has(refusal[2], "is denied for user 'nobody'", 'the reason')
+end)
+
 s:scenario('options of bind', {fe = false}, function(t, _, c)
     local function complaint(opts)
         return on_router(c, 'local ok, err = pcall(router.bind, ...) return tostring(ok) .. ": " .. tostring(err)', opts)
