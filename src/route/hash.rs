@@ -315,7 +315,7 @@ impl Hasher {
                 (EXT_UUID, payload) if payload.len() == 16 => self.uuid_text(payload),
                 (EXT_DECIMAL, payload) => {
                     let decimal = Decimal::unpack(payload)?;
-                    self.decimal_text(&decimal)?;
+                    self.decimal_text(&decimal);
                 }
                 (kind, _) => return Err(Unhashable::Extension(kind)),
             },
@@ -386,7 +386,8 @@ impl Hasher {
     }
 
     fn zeros(&mut self, count: i32) {
-        (0..count).for_each(|_| self.feed(b"0"));
+        // Never more than there are: numbers have fourteen digits.
+        self.feed(ZEROS.get(..count as usize).unwrap_or(&ZEROS));
     }
 
     fn uuid_text(&mut self, bytes: &[u8]) {
@@ -396,7 +397,7 @@ impl Hasher {
         }
     }
 
-    fn decimal_text(&mut self, decimal: &Decimal) -> Result<()> {
+    fn decimal_text(&mut self, decimal: &Decimal) {
         let digits = decimal.digits();
         let point = digits.len() as i32 - decimal.scale;
         if decimal.negative {
@@ -411,14 +412,9 @@ impl Hasher {
             if point != 1 {
                 self.write(format_args!("E{:+}", point - 1));
             }
-            return Ok(());
-        }
-        // Many zeros are many turns: no host goes that far.
-        if point.abs() > MAX_ZEROS {
-            return Err(Unhashable::BadDecimal);
+            return;
         }
         self.plain_text(digits, point);
-        Ok(())
     }
 }
 
@@ -491,7 +487,9 @@ fn canonical_bits(number: f64) -> u64 {
 
 /// Bytes of a decimal's digits and sign: more than any host takes.
 const MAX_PACKED: usize = 40;
-const MAX_ZEROS: i32 = 10_000;
+/// Of a decimal's scale, either way: more than any host takes, which is 38. Each one is a zero in a text.
+const MAX_SCALE: i128 = 128;
+const ZEROS: [u8; MAX_SCALE as usize] = [b'0'; MAX_SCALE as usize];
 
 /// `negative` digits × 10^-scale.
 struct Decimal {
@@ -511,9 +509,7 @@ impl Decimal {
             return Err(Unhashable::BadDecimal);
         }
         let scale = integer(&mut cursor).map_err(|_| Unhashable::BadDecimal)?;
-        let scale = i32::try_from(scale).map_err(|_| Unhashable::BadDecimal)?;
-        // So that sums with it do not overflow.
-        if scale.unsigned_abs() > i32::MAX as u32 / 2 {
+        if scale.abs() > MAX_SCALE {
             return Err(Unhashable::BadDecimal);
         }
         let packed = cursor.rest();
@@ -534,7 +530,12 @@ impl Decimal {
         }
         // At least one digit stays.
         let leading = text[from..end - 1].iter().take_while(|digit| **digit == b'0').count();
-        Ok(Decimal { text, from: from + leading, scale, negative: matches!(last & 0x0f, 0x0b | 0x0d) })
+        Ok(Decimal {
+            text,
+            from: from + leading,
+            scale: scale as i32,
+            negative: matches!(last & 0x0f, 0x0b | 0x0d),
+        })
     }
 
     fn digits(&self) -> &[u8] {
@@ -793,8 +794,30 @@ mod tests {
         ] {
             assert_eq!(mp(bad), Err(Unhashable::BadDecimal), "{bad:02x?}");
         }
-        // Two billion zeros.
-        assert_eq!(string(b"\xc7\x06\x01\xd2\xc0\x00\x00\x01\x1c"), Err(Unhashable::BadDecimal));
+        // Each of few bytes, and of up to two billion zeros.
+        for zeros in [
+            &b"\xc7\x06\x01\xd2\xc0\x00\x00\x01\x1c"[..],
+            b"\xc7\x04\x01\xcd\x27\x0f\x1c",
+            b"\xc7\x04\x01\xd1\xd8\xf1\x1c",
+            b"\xc7\x04\x01\xcd\x00\x81\x1c",
+            b"\xc7\x0a\x01\xd3\x80\x00\x00\x00\x00\x00\x00\x00\x1c",
+            b"\xc7\x0a\x01\xcf\xff\xff\xff\xff\xff\xff\xff\xff\x1c",
+        ] {
+            assert_eq!(string(zeros), Err(Unhashable::BadDecimal), "{zeros:02x?}");
+            assert_eq!(mp(zeros), Err(Unhashable::BadDecimal), "{zeros:02x?}");
+        }
+        // What hosts take at most, and a little more.
+        for (scale, point) in
+            [(&b"\x26"[..], -37), (b"\xd0\xdb", 38), (b"\xcc\x80", -127), (b"\xd0\x80", 129)]
+        {
+            let text = if point > 0 {
+                format!("1{}", "0".repeat(point as usize - 1))
+            } else {
+                format!("0.{}1", "0".repeat(-point as usize))
+            };
+            let key = [b"\xc7", &[scale.len() as u8 + 1, 1][..], scale, b"\x1c"].concat();
+            assert_eq!(string(&key), crc(text.as_bytes()), "{text}");
+        }
     }
 
     #[test]
