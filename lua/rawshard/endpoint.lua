@@ -5,6 +5,7 @@
 -- hosts without msgpack.object all arguments are.
 
 local msgpack = require('msgpack')
+local utf8 = require('utf8')
 local codec = require('rawshard.codec')
 local hash = require('rawshard.hash')
 local native = require('rawshard.native')
@@ -66,6 +67,9 @@ local function check_types(opts)
         if opts[option] == nil or opts[option] == '' then
             fail('%s must be a string that is not empty', option)
         end
+    end
+    if utf8.len(opts.name) == nil then
+        fail('name must be valid UTF-8')
     end
 end
 
@@ -142,7 +146,10 @@ local function check_sharding_func(def)
     if make == nil then
         fail('sharding_func: %s', complaint)
     end
-    local func = make()
+    local ok, func = pcall(make)
+    if not ok then
+        fail('sharding_func: %s', tostring(func))
+    end
     if not is_callable(func) then
         fail('the body of sharding_func is not a function')
     end
@@ -362,6 +369,8 @@ local function serve_raw(ep, args)
         native.endpoint_refuse(ep.id)
         error(bucket_id, 0)
     end
+    -- A function of the user may have yielded.
+    check_open(ep)
     return endpoint_call(ep.id, args, bucket_id)
 end
 

@@ -493,6 +493,8 @@ s:scenario('options of bind', {fe = false}, function(t, _, c)
         {with({sharding_func = 'no.such.function'}), 'bind: sharding_func "no.such.function" is not a global function'},
         {with({sharding_func = 'a b'}), 'bind: sharding_func "a b" is not a name of a function'},
         {with({sharding_func = {body = '1 +'}}), 'bind: sharding_func: '},
+        {with({sharding_func = {body = 'error("why")'}}), 'bind: sharding_func: '},
+        {with({name = 'a\xff'}), 'bind: name must be valid UTF-8'},
         {with({sharding_func = {body = '1'}}), 'bind: the body of sharding_func is not a function'},
         {with({sharding_func = 'print', hash = 'mpcrc32'}), 'bind: give one of hash and sharding_func'},
         {with({name = 'a b', register = true}), 'bind: name "a b" can not be registered'},
@@ -533,6 +535,12 @@ s:scenario('a disabled router, and one of its own', {fe = false}, function(t, _,
         router.disable()
         local closed = {raised(where, args), raised(router.bind, {name = 'x'})}
         router.enable()
+        local waiting = router.bind({name = 'waiting', func = 'whoami', key = {'[1]'}, timeout = 5, hash = function()
+            router.disable()
+            return 1
+        end})
+        table.insert(closed, raised(waiting, args))
+        router.enable()
         local cfg = table.copy(router.static.current_cfg)
         local other = router.new('other', {sharding = cfg.sharding, bucket_count = 30, box_cfg_mode = 'manual'})
         local there = other:bind({name = 'there', func = 'whoami', key = {'[1]'}, timeout = 5})
@@ -540,7 +548,7 @@ s:scenario('a disabled router, and one of its own', {fe = false}, function(t, _,
         return {closed, msgpack.object and who:decode() or who, other:endpoints().there.calls,
                 router.endpoints().there == nil, other:endpoints().where == nil}
     ]])
-    t:is(res[1], {'ROUTER_IS_DISABLED', 'ROUTER_IS_DISABLED'}, 'a disabled router refuses')
+    t:is(res[1], {'ROUTER_IS_DISABLED', 'ROUTER_IS_DISABLED', 'ROUTER_IS_DISABLED'}, 'a disabled router refuses')
     t:is({res[2], res[3]}, {(master_of(c, 'mpcrc32', 1)), 1}, 'an endpoint of another router')
     t:is({res[4], res[5]}, {true, true}, 'each lists its own')
 end)
