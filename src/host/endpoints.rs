@@ -24,6 +24,8 @@ struct Bound {
     router: u32,
     endpoint: Arc<Endpoint>,
     counts: Counts,
+    /// How many endpoints were bound in this place before: a call that ends is counted where it began.
+    age: u32,
 }
 
 /// Of calls since the endpoint was bound.
@@ -58,12 +60,14 @@ pub enum Ended {
 pub fn bind(router: u32, id: Option<u32>, spec: &Table) -> Result<u32, String> {
     let endpoint = Arc::new(parse(spec)?);
     super::runtime::router(router)?;
-    let bound = Bound { router, endpoint, counts: Counts::default() };
+    let mut bound = Bound { router, endpoint, counts: Counts::default(), age: 0 };
     RUNTIME.with(|runtime| {
         let endpoints = &mut runtime.endpoints;
         match id {
             Some(id) => {
-                *endpoints.get(id).map_err(|failure| failure.text().to_owned())? = bound;
+                let place = endpoints.get(id).map_err(|failure| failure.text().to_owned())?;
+                bound.age = place.age.wrapping_add(1);
+                *place = bound;
                 Ok(id)
             }
             None => {
@@ -144,11 +148,19 @@ pub fn info(lua: &Lua, id: u32) -> Result<Table, String> {
     made().map_err(|error: mlua::Error| error.to_string())
 }
 
+/// Counts a call that begins. Gives what [`count`] needs when it ends.
+pub fn begin(id: u32) -> Result<u32, Failure> {
+    RUNTIME.with(|runtime| {
+        let bound = runtime.endpoints.get(id)?;
+        bound.counts.calls += 1;
+        Ok(bound.age)
+    })
+}
+
 /// Sends a call of an endpoint. `bucket` is given where a Lua function has found it.
 pub fn post(id: u32, args: &[u8], bucket: Option<f64>) -> Result<Token, Failure> {
     let (router, form) = RUNTIME.with(|runtime| {
         let bound = runtime.endpoints.get(id)?;
-        bound.counts.calls += 1;
         let (router, endpoint) = (bound.router, Arc::clone(&bound.endpoint));
         let entry = runtime.routers.get(router)?;
         if !entry.enabled {
@@ -161,10 +173,13 @@ pub fn post(id: u32, args: &[u8], bucket: Option<f64>) -> Result<Token, Failure>
     park::post_raw(router, form, args)
 }
 
-/// Counts how a call ended that was posted. Does nothing if the endpoint is gone.
-pub fn count(id: u32, ended: Ended) {
+/// Counts how a call ended that began when the endpoint was of this `age`. Does nothing if another one has taken its place.
+pub fn count(id: u32, age: u32, ended: Ended) {
     RUNTIME.with(|runtime| {
         let Ok(bound) = runtime.endpoints.get(id) else { return };
+        if bound.age != age {
+            return;
+        }
         match ended {
             Ended::WithValues => {}
             Ended::WithError => bound.counts.failed += 1,

@@ -35,12 +35,13 @@ unsafe extern "C-unwind" fn endpoint_call(l: *mut lua_State) -> c_int {
             let id = stack.index(1, "endpoint")?;
             let bucket = if stack.is_nil(3) { None } else { Some(stack.number(3, "bucket_id")?) };
             let args = arguments(&stack)?;
+            let age = endpoints::begin(id)?;
             let ended = endpoints::post(id, args, bucket).and_then(calls::hold);
             match &ended {
-                Ok(0..) => endpoints::count(id, Ended::WithValues),
-                Ok(_) => endpoints::count(id, Ended::WithError),
+                Ok(0..) => endpoints::count(id, age, Ended::WithValues),
+                Ok(_) => endpoints::count(id, age, Ended::WithError),
                 Err(Failure::Cancelled) => {}
-                Err(_) => endpoints::count(id, Ended::Refused),
+                Err(_) => endpoints::count(id, age, Ended::Refused),
             }
             ended
         });
