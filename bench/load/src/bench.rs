@@ -318,11 +318,11 @@ impl<'a> Bench<'a> {
             }
             match section.as_str() {
                 "proxy" => self.proxy()?,
-                "saturated" => self.saturated()?,
+                "saturated" => self.simulated(Self::saturated)?,
                 "serialization" => self.serialization()?,
                 "latency" => self.latency()?,
                 "lua" => self.lua()?,
-                "keys" => self.keys()?,
+                "keys" => self.simulated(Self::keys)?,
                 "growth" => self.growth()?,
                 other => return Err(format!("unknown section {other}: {}", SECTIONS.join(", "))),
             }
@@ -370,15 +370,21 @@ impl<'a> Bench<'a> {
     /// The seven workloads on storages that cost nothing. Real ones take most of two cores, and then a turn of TX finds few
     /// calls; here, as in the runs that the workloads come from, TX is what limits.
     fn saturated(&mut self) -> Result<(), String> {
+        let table = self.workloads(&kinds::SATURATED, " on simulated storages")?;
+        self.results.insert("saturated".into(), table.into());
+        Ok(())
+    }
+
+    /// Runs a section on two simulated storages.
+    fn simulated(&mut self, section: fn(&mut Self) -> Result<(), String>) -> Result<(), String> {
         if self.missing.contains_key("rawshard") {
             return Ok(());
         }
         let simulated = Cluster::simulated(&self.cluster.env.clone(), 2, self.options.keep)?;
         let was = std::mem::replace(&mut self.cluster, simulated);
-        let table = self.workloads(&kinds::SATURATED, " on simulated storages");
+        let done = section(self);
         self.cluster = was;
-        self.results.insert("saturated".into(), table?.into());
-        Ok(())
+        done
     }
 
     /// The workloads in turn, `all` kinds of them unless others were asked for. `where_` is put behind a workload's name.
@@ -706,7 +712,7 @@ impl<'a> Bench<'a> {
     /// What it costs to find the bucket by a sharding key in the arguments, beside the same call with the bucket id in it.
     fn keys(&mut self) -> Result<(), String> {
         println!(
-            "\nWhat a sharding key costs: found in the arguments and hashed, beside the bucket id given"
+            "\nWhat a sharding key costs, on simulated storages: found in the arguments and hashed, beside the bucket id given"
         );
         let names = ["rawshard-c", "rawshard-key", "rawshard-lua", "rawshard-key-lua", "rawshard-endpoint"];
         let mut table = Table::new(&[
