@@ -19,46 +19,9 @@ impl Keyspace {
         Keyspace { bucket_count, rules: Rules::default() }
     }
 
-    fn bucket(self, hash: u32) -> BucketId {
+    pub(super) fn bucket(self, hash: u32) -> BucketId {
         let id = u64::from(hash) % u64::from(self.bucket_count) + 1;
         BucketId::new(id, self.bucket_count).expect("what is left of a division is less than the divisor")
-    }
-}
-
-/// A sharding key as one call describes it; everything lies in the caller's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Selector<'a> {
-    pub place: Place<'a>,
-    pub hash: Hash,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
-    /// The key itself, one value.
-    Key(&'a [u8]),
-    Path(Inline<'a>),
-    /// A MessagePack array of strings, each a path; at least two.
-    Paths(&'a [u8]),
-}
-
-impl Selector<'_> {
-    /// The bucket of the key, which may be in `args`. An error says what is wrong with the key.
-    pub fn bucket(&self, args: &[u8], keyspace: Keyspace) -> Result<BucketId, String> {
-        let mut hasher = Hasher::new(self.hash, keyspace.rules);
-        match &self.place {
-            Place::Key(key) => hasher.key(&mut Cursor::new(key)).map_err(|fault| fault.to_string())?,
-            Place::Path(path) => take(&mut hasher, args, path, Whole::Key)?,
-            Place::Paths(paths) => {
-                let mut paths = Cursor::new(paths);
-                for _ in 0..paths.array().map_err(|fault| fault.to_string())? {
-                    let text = paths.str().map_err(|fault| fault.to_string())?;
-                    // It was read when the selector was.
-                    let path = Inline::known(text).map_err(|fault| fault.to_string())?;
-                    take(&mut hasher, args, &path, Whole::Item)?;
-                }
-            }
-        }
-        Ok(keyspace.bucket(hasher.finish()))
     }
 }
 
@@ -99,13 +62,13 @@ pub fn without_tuples(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether what a path finds is the key, of which an array is the items, or one item among others.
 #[derive(Clone, Copy)]
-enum Whole {
+pub(super) enum Whole {
     Key,
     Item,
 }
 
 /// Gives the value at `path` in `args` to the hasher.
-fn take(hasher: &mut Hasher, args: &[u8], path: &impl Walk, whole: Whole) -> Result<(), String> {
+pub(super) fn take(hasher: &mut Hasher, args: &[u8], path: &impl Walk, whole: Whole) -> Result<(), String> {
     let mut cursor = find_key(args, path)?;
     let taken = match whole {
         Whole::Key => hasher.key(&mut cursor),

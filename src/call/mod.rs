@@ -2,8 +2,13 @@
 
 pub mod endpoint;
 pub mod key;
+pub mod malformed;
+mod position;
 pub mod raw_args;
 pub mod request;
+#[cfg(test)]
+mod samples;
+pub mod selector;
 pub mod verdict;
 pub mod wheel;
 

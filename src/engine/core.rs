@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use crate::call::Stage;
+use crate::call::endpoint;
 use crate::call::key::Keyspace;
 use crate::call::raw_args;
 use crate::call::request::{CLIENTS, Client, Form, Outcome, RawRequest, Reply, Target, Token};
@@ -404,7 +405,7 @@ impl Core {
         let keyspace = Keyspace { bucket_count: self.buckets.count(), rules: self.topology.hash_rules };
         let read = match form {
             Form::Callraw => raw_args::read(bytes, keyspace),
-            Form::Endpoint(endpoint, bucket) => raw_args::read_endpoint(bytes, &endpoint, bucket, keyspace),
+            Form::Endpoint(endpoint, bucket) => endpoint::read(bytes, &endpoint, bucket, keyspace),
         };
         match read {
             Ok(read) => self.accept(Call::from_raw(token, read, now), now),

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use crate::call::raw_args::Malformed;
+use crate::call::malformed::Malformed;
 
 #[derive(Debug)]
 pub enum Failure {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use rawshard::call::endpoint::Endpoint;
+use rawshard::call::endpoint::{self, Endpoint};
 use rawshard::call::key::Keyspace;
 use rawshard::call::raw_args;
 use rawshard::call::request::{Access, Body, Client, Form, Outcome, RawRequest, Request, Target};
@@ -91,7 +91,7 @@ pub fn raw_args(data: &[u8]) {
     let mut bytes = Vec::new();
     endpoint.begin(&mut bytes);
     bytes.extend_from_slice(data);
-    if let Ok(read) = raw_args::read_endpoint(bytes, &endpoint, None, Keyspace::new(3000)) {
+    if let Ok(read) = endpoint::read(bytes, &endpoint, None, Keyspace::new(3000)) {
         let mut cursor = Cursor::new(read.payload.bytes());
         assert!(cursor.str().is_ok(), "a function's name");
         assert_eq!(cursor.skip_many(1), Ok(false), "arguments without tuples");
