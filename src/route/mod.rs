@@ -2,6 +2,11 @@
 
 pub mod address;
 pub mod buckets;
+mod decimal;
 pub mod hash;
+mod integer;
+mod number_text;
 pub mod pick;
+#[cfg(test)]
+mod samples;
 pub mod topology;
