@@ -224,15 +224,12 @@ impl Hasher {
                 self.header(if self.rules.binary_is_text { STR } else { BIN }, bytes.len() as u32);
                 self.feed(bytes);
             }
-            Kind::Ext => match cursor.extension()? {
-                (EXT_UUID, payload) if payload.len() == 16 => {
+            Kind::Ext => match Extension::read(cursor)? {
+                Extension::Uuid(bytes) => {
                     self.feed(&[0xd8, EXT_UUID as u8]);
-                    self.feed(payload);
+                    self.feed(bytes);
                 }
-                (EXT_DECIMAL, payload) => {
-                    self.decimal(&Decimal::unpack(payload).ok_or(Unhashable::BadDecimal)?)
-                }
-                (kind, _) => return Err(Unhashable::Extension(kind)),
+                Extension::Decimal(decimal) => self.decimal(&decimal),
             },
             Kind::Array => return Err(Unhashable::Nested),
             Kind::Map => return Err(Unhashable::Map),
@@ -313,13 +310,9 @@ impl Hasher {
                 let number = cursor.number()?;
                 self.number_text(number);
             }
-            Kind::Ext => match cursor.extension()? {
-                (EXT_UUID, payload) if payload.len() == 16 => self.uuid_text(payload),
-                (EXT_DECIMAL, payload) => {
-                    let decimal = Decimal::unpack(payload).ok_or(Unhashable::BadDecimal)?;
-                    self.decimal_text(&decimal);
-                }
-                (kind, _) => return Err(Unhashable::Extension(kind)),
+            Kind::Ext => match Extension::read(cursor)? {
+                Extension::Uuid(bytes) => self.uuid_text(bytes),
+                Extension::Decimal(decimal) => self.decimal_text(&decimal),
             },
             Kind::Array => return Err(Unhashable::Nested),
             Kind::Map => return Err(Unhashable::Map),
@@ -364,6 +357,25 @@ impl Write for Hasher {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.feed(text.as_bytes());
         Ok(())
+    }
+}
+
+/// The extensions that have a hash.
+enum Extension<'a> {
+    /// Sixteen bytes.
+    Uuid(&'a [u8]),
+    Decimal(Decimal),
+}
+
+impl<'a> Extension<'a> {
+    fn read(cursor: &mut Cursor<'a>) -> Result<Extension<'a>> {
+        match cursor.extension()? {
+            (EXT_UUID, payload) if payload.len() == 16 => Ok(Extension::Uuid(payload)),
+            (EXT_DECIMAL, payload) => {
+                Decimal::unpack(payload).map(Extension::Decimal).ok_or(Unhashable::BadDecimal)
+            }
+            (kind, _) => Err(Unhashable::Extension(kind)),
+        }
     }
 }
 
