@@ -3,6 +3,7 @@
 pub mod address;
 pub mod buckets;
 mod decimal;
+mod fourteen_digits;
 pub mod hash;
 mod integer;
 mod number_text;

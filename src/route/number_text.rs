@@ -1,8 +1,7 @@
 //! Doubles, and other strings of digits, as Lua writes them.
 
-use std::fmt::{self, Write};
-
 use crate::route::decimal::MAX_SCALE;
+use crate::route::fourteen_digits::fourteen_digits;
 use crate::route::hash::Hasher;
 
 impl Hasher {
@@ -64,71 +63,6 @@ impl Hasher {
     fn zeros(&mut self, count: i32) {
         // Never more than there are: numbers have fourteen digits.
         self.feed(ZEROS.get(..count as usize).unwrap_or(&ZEROS));
-    }
-}
-
-/// The digits of a finite number that is not negative, rounded to fourteen, and the exponent of the first one. LuaJIT rounds
-/// halves up.
-fn fourteen_digits(number: f64) -> ([u8; 14], i32) {
-    // One digit more decides, unless it is a 5 that may have been rounded to be one. Fifty are enough to tell then: no double
-    // is closer to a half than that without being one.
-    let rounded = Scientific::of(number, 14);
-    let next = match rounded.digit(14) {
-        b'5' => Scientific::of(number, 50).digit(14),
-        digit => digit,
-    };
-    let mut digits = [b'0'; 14];
-    for (i, place) in digits.iter_mut().enumerate() {
-        *place = rounded.digit(i);
-    }
-    let mut exponent = rounded.exponent();
-    if next >= b'5' {
-        for place in digits.iter_mut().rev() {
-            if *place < b'9' {
-                *place += 1;
-                return (digits, exponent);
-            }
-            *place = b'0';
-        }
-        digits[0] = b'1';
-        exponent += 1;
-    }
-    (digits, exponent)
-}
-
-/// A number as `d.ddde-7`.
-struct Scientific {
-    bytes: [u8; 64],
-    len: usize,
-}
-
-impl Scientific {
-    /// With so many digits behind the point, at most fifty.
-    fn of(number: f64, decimals: usize) -> Scientific {
-        let mut text = Scientific { bytes: [0; 64], len: 0 };
-        // It has room.
-        let _ = write!(text, "{number:.decimals$e}");
-        text
-    }
-
-    /// Counted from 0.
-    fn digit(&self, i: usize) -> u8 {
-        self.bytes[if i == 0 { 0 } else { i + 1 }]
-    }
-
-    fn exponent(&self) -> i32 {
-        let text = &self.bytes[..self.len];
-        let digits = text.rsplit(|byte| *byte == b'e').next().unwrap_or_default();
-        std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
-    }
-}
-
-impl Write for Scientific {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.len + text.len();
-        self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
-        self.len = end;
-        Ok(())
     }
 }
 
