@@ -13,6 +13,7 @@ local future = require('rawshard.future')
 local lerror = require('rawshard.error')
 local luri = require('rawshard.uri')
 local native = require('rawshard.native')
+local object = require('rawshard.object')
 local places = require('rawshard.places')
 
 local encode_args, failure = codec.encode_args, codec.failure
@@ -22,6 +23,7 @@ local call_instance, future_instance = native.call_instance, native.future_insta
 local ALL, ALL_RAW = future.ALL, future.ALL_RAW
 local clock = fiber.clock
 local place_of = places.of_replica
+local outdated = object.outdated
 
 -- Seconds. Until the one who asks for `conn` first is given it, however far it has come; between two connections where the
 -- one before was closed; net.box's pause, as vshard has it.
@@ -37,16 +39,7 @@ local NIL_UUID = '00000000-0000-0000-0000-000000000000'
 local USAGE = 'Usage: replica:call(func, args, {timeout = number})'
 
 local replica_mt = {}
-
-local function outdated()
-    return lerror.vshard(lerror.code.OBJECT_IS_OUTDATED)
-end
-
-local function check_self(self, name)
-    if getmetatable(self) ~= replica_mt then
-        error(('Use replica:%s(...) instead of replica.%s(...)'):format(name, name), 0)
-    end
-end
+local check_self = object.checker('replica', replica_mt)
 
 --
 -- The connection.
@@ -215,8 +208,8 @@ function methods.call(self, func, args, opts)
         return true, into_buffer(special.buffer, special.skip_header)
     end
     if is_raw then
-        local object, err = raw_array()
-        return true, object, err, nil
+        local values, err = raw_array()
+        return true, values, err, nil
     end
     return true, up_to_three(n)
 end
@@ -245,18 +238,10 @@ local function detach_conn(self)
     take_conn(self)
 end
 
-for name, func in pairs({
+object.add_methods(methods, check_self, place_of, {
     is_connected = is_connected, check_is_connected = check_is_connected, safe_uri = safe_uri, connect = connect,
     detach_conn = detach_conn,
-}) do
-    methods[name] = function(self, ...)
-        check_self(self, name)
-        if place_of(self) == nil then
-            return nil, outdated()
-        end
-        return func(self, ...)
-    end
-end
+})
 
 -- What a native tells of the instance; nil when it is out of use.
 local function ask(self, tell)
@@ -286,14 +271,7 @@ local live = {
     end,
 }
 
-function replica_mt.__index(self, key)
-    local method = methods[key]
-    if method ~= nil then
-        return method
-    end
-    local field = live[key]
-    return field ~= nil and field(self) or nil
-end
+replica_mt.__index = object.reader(methods, live)
 
 function replica_mt.__tostring(self)
     return ('%sreplica(id=%s, uri=%s)'):format(

@@ -13,6 +13,7 @@ local lerror = require('rawshard.error')
 local lreplica = require('rawshard.replica')
 local monitor = require('rawshard.monitor')
 local native = require('rawshard.native')
+local object = require('rawshard.object')
 local places = require('rawshard.places')
 
 local encode_args, failure = codec.encode_args, codec.failure
@@ -22,6 +23,7 @@ local call_replicaset, future_replicaset = native.call_replicaset, native.future
 local ALL, ALL_RAW = future.ALL, future.ALL_RAW
 local clock = fiber.clock
 local place_of = places.of
+local outdated = object.outdated
 
 local RW, RO, RE, BRO, BRE = 0, 1, 3, 5, 7
 local NAMES = {[RW] = 'callrw', [RO] = 'callro', [RE] = 'callre', [BRO] = 'callbro', [BRE] = 'callbre'}
@@ -37,20 +39,11 @@ local RED = 3
 local USAGE = 'Usage: replicaset:call(func, args, opts)'
 
 local replicaset_mt = {}
+local check_self = object.checker('replicaset', replicaset_mt)
 
 -- Three values always, as vshard has it.
 local function three(a, b, c)
     return a, b, c
-end
-
-local function outdated()
-    return lerror.vshard(lerror.code.OBJECT_IS_OUTDATED)
-end
-
-local function check_self(self, name)
-    if getmetatable(self) ~= replicaset_mt then
-        error(('Use replicaset:%s(...) instead of replicaset.%s(...)'):format(name, name), 0)
-    end
 end
 
 local function call(self, flags, default_timeout, func, args, opts)
@@ -153,14 +146,7 @@ function live.replica(self)
     return connected
 end
 
-function replicaset_mt.__index(self, key)
-    local method = methods[key]
-    if method ~= nil then
-        return method
-    end
-    local field = live[key]
-    return field ~= nil and field(self) or nil
-end
+replicaset_mt.__index = object.reader(methods, live)
 
 function replicaset_mt.__tostring(self)
     local master = self.master
@@ -423,15 +409,7 @@ function waiting.locate_master(self)
     return true, false, err
 end
 
-for name, func in pairs(waiting) do
-    methods[name] = function(self, ...)
-        check_self(self, name)
-        if place_of(self) == nil then
-            return nil, outdated()
-        end
-        return func(self, ...)
-    end
-end
+object.add_methods(methods, check_self, place_of, waiting)
 
 local function build_one(router_id, map, entry, origin, cfg)
     local replicaset = setmetatable({

@@ -1,11 +1,12 @@
 -- Routers: objects made by new(), and the static one behind cfg() with its functions on this very module, as vshard has
 -- them. Arguments are checked here; calls are made by the native half.
 --
--- Beside it in this directory: replicaset and replica (their objects), places (where they stand), attach (routers
--- beside vshard's), monitor (info), bootstrap, map_call and map_read (map-reduce), endpoint (bind), callopts (options
--- of a call), future, codec (arguments into bytes, answers into values), cfg and uri (the configuration table), hash,
--- error, native (finds and loads rawshard.so), version. There must be no init.lua: Tarantool looks for the library of
--- the stored function `rawshard.callraw` by the name `rawshard`, and would take that file for it.
+-- Beside it in this directory: replicaset and replica (their objects), object (what all of these have in common), places
+-- (where they stand), attach (routers beside vshard's), monitor (info), bootstrap, map_call and map_read (map-reduce),
+-- endpoint (bind), callopts (options of a call), future, codec (arguments into bytes, answers into values), cfg and uri
+-- (the configuration table), hash, error, native (finds and loads rawshard.so), version. There must be no init.lua:
+-- Tarantool looks for the library of the stored function `rawshard.callraw` by the name `rawshard`, and would take that
+-- file for it.
 --
 -- A router lives longer than this module: reloading it (package.loaded cleared, required again) finds the running
 -- routers in a global and gives their objects the new methods. Whoever kept the old module goes on with its functions.
@@ -26,6 +27,7 @@ local map_call = require('rawshard.map_call')
 local map_read = require('rawshard.map_read')
 local monitor = require('rawshard.monitor')
 local native = require('rawshard.native')
+local object = require('rawshard.object')
 local version = require('rawshard.version')
 
 local call_bucket, future_bucket, native_callraw = native.call_bucket, native.future_bucket, native.callraw
@@ -58,12 +60,7 @@ end
 M.endpoints = M.endpoints or {}
 
 local router_mt = M.router_mt
-
-local function check_self(self, name)
-    if getmetatable(self) ~= router_mt then
-        error(('Use router:%s(...) instead of router.%s(...)'):format(name, name), 0)
-    end
-end
+local check_self = object.checker('router', router_mt)
 
 -- Why `open_id` is nil: it is `native_id`, but only while calls are let through.
 local function refuse_closed(self)
