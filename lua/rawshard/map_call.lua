@@ -85,6 +85,14 @@ end
 
 -- References.
 
+-- The storages together must have each bucket, or the function would not see all there is.
+local function check_coverage(call, count)
+    local total = call.router.total_bucket_count
+    if count ~= total then
+        fail(lerror.vshard(lerror.code.UNKNOWN_BUCKETS, total - count))
+    end
+end
+
 -- The replicasets of the whole cluster, all with a reference: id -> how many buckets it has.
 local function ref_all(call)
     local router, sent, counts, count = call.router, {}, {}, 0
@@ -99,9 +107,7 @@ local function ref_all(call)
         end
         counts[id], count = res[1], count + res[1]
     end
-    if count ~= router.total_bucket_count then
-        fail(lerror.vshard(lerror.code.UNKNOWN_BUCKETS, router.total_bucket_count - count))
-    end
+    check_coverage(call, count)
     return counts
 end
 
@@ -153,12 +159,35 @@ local function reroute(router, moved)
     end
 end
 
+-- What a storage answers that was asked to hold `buckets`: adds those that it has to `held`, and gives those that have moved,
+-- which are to be looked for again, to `bucket_ids`.
+local function take_held(call, held, id, buckets, answer, bucket_ids)
+    local moved = {}
+    for _, bucket in pairs(answer.moved or {}) do
+        moved[bucket.id] = true
+        table.insert(bucket_ids, bucket.id)
+    end
+    reroute(call.router, answer.moved or {})
+    if answer.is_done then
+        held[id] = {}
+    elseif held[id] == nil then
+        -- All of its buckets have moved: it made no reference.
+        call.asked[id] = nil
+        return
+    end
+    for _, bucket_id in ipairs(buckets) do
+        if not moved[bucket_id] then
+            table.insert(held[id], bucket_id)
+        end
+    end
+end
+
 -- Replicasets that hold a reference -> the buckets that they hold it for. A bucket that has moved is looked for at the place
 -- where it is now, until all are held.
 local function ref_buckets(call, bucket_ids)
-    local router, held = call.router, {}
+    local held = {}
     while next(bucket_ids) ~= nil do
-        local groups, err = group(router, bucket_ids, left_or_fail(call))
+        local groups, err = group(call.router, bucket_ids, left_or_fail(call))
         if groups == nil then
             fail(err)
         end
@@ -176,27 +205,10 @@ local function ref_buckets(call, bucket_ids)
         bucket_ids = {}
         for id, ref in pairs(sent) do
             local values = collect(call, id, ref)
-            local res = values[1]
-            if res == nil then
+            if values[1] == nil then
                 fail(values[2], id)
             end
-            local moved = {}
-            for _, bucket in pairs(res.moved or {}) do
-                moved[bucket.id] = true
-                table.insert(bucket_ids, bucket.id)
-            end
-            reroute(router, res.moved or {})
-            if res.is_done then
-                held[id] = {}
-            elseif held[id] == nil then
-                -- All of its buckets have moved: it made no reference.
-                call.asked[id] = nil
-            end
-            for _, bucket_id in ipairs(groups[id]) do
-                if not moved[bucket_id] and held[id] ~= nil then
-                    table.insert(held[id], bucket_id)
-                end
-            end
+            take_held(call, held, id, groups[id], values[1], bucket_ids)
         end
     end
     return held
@@ -282,13 +294,14 @@ local function result_raw(object, id)
     return count > 1 and it:take_array(count - 1) or nil
 end
 
-local function map(call, held, func, args, opts)
+-- `input`: see read_input().
+local function map(call, held, input)
     local sent, res = {}, {}
     for id, buckets in pairs(held) do
-        local map_args = {'storage_map', call.rid, func, args_for(args, buckets, opts.values)}
-        sent[id] = send(call, id, map_args, opts.return_raw)
+        local map_args = {'storage_map', call.rid, input.func, args_for(input.args, buckets, input.values)}
+        sent[id] = send(call, id, map_args, input.return_raw)
     end
-    local result = opts.return_raw and result_raw or result_decoded
+    local result = input.return_raw and result_raw or result_decoded
     for id, answer in pairs(sent) do
         res[id] = result(collect(call, id, answer), id)
     end
@@ -322,14 +335,38 @@ local function read_bucket_ids(option)
     return ids, option
 end
 
-local function run(call, func, args, opts)
-    local held
+-- What is to be called: func, args, return_raw; bucket_ids, and the values by id, if there are any. nil and an error. The
+-- options are not changed, their types were checked.
+local function read_input(func, args, opts)
+    if opts.return_raw then
+        codec.check_raw_supported()
+    end
+    local bucket_ids, values
     if opts.bucket_ids ~= nil then
-        held = ref_buckets(call, opts.bucket_ids)
+        local err
+        bucket_ids, values, err = read_bucket_ids(opts.bucket_ids)
+        if err ~= nil then
+            return nil, err
+        end
+    end
+    if args == nil then
+        args = {}
+    elseif values ~= nil and is_object(args) then
+        args = args:decode()
+    end
+    return {
+        func = func, args = args, return_raw = opts.return_raw and true or nil, bucket_ids = bucket_ids, values = values,
+    }
+end
+
+local function run(call, input)
+    local held
+    if input.bucket_ids ~= nil then
+        held = ref_buckets(call, input.bucket_ids)
     else
         held = ref_all(call)
     end
-    return map(call, held, func, args, opts)
+    return map(call, held, input)
 end
 
 local function finish(call, ok, res)
@@ -350,35 +387,21 @@ local function map_callrw(router, rid, func, args, opts)
     if type(func) ~= 'string' or type(opts) ~= 'table' or opts.timeout and type(opts.timeout) ~= 'number' then
         error(USAGE, 0)
     end
-    if opts.return_raw then
-        codec.check_raw_supported()
-    end
-    local bucket_ids, values
-    if opts.bucket_ids ~= nil then
-        local err
-        bucket_ids, values, err = read_bucket_ids(opts.bucket_ids)
-        if err ~= nil then
-            return nil, err
-        end
-    end
-    if args == nil then
-        args = {}
-    elseif values ~= nil and is_object(args) then
-        args = args:decode()
+    local input, err = read_input(func, args, opts)
+    if input == nil then
+        return nil, err
     end
     local call = {router = router, rid = rid, deadline = clock() + (opts.timeout or CALL_TIMEOUT), asked = {}}
-    return finish(call, pcall(run, call, func, args, {
-        bucket_ids = bucket_ids, values = values, return_raw = opts.return_raw and true or nil,
-    }))
+    return finish(call, pcall(run, call, input))
 end
 
 return {
     map_callrw = map_callrw,
     group = group,
-    reroute = reroute,
     -- What map_read.lua shares.
     parts = {
-        ask = ask, fail = fail, finish = finish, left = left, left_or_fail = left_or_fail, map = map,
-        read_bucket_ids = read_bucket_ids, ref_all = ref_all, ref_buckets = ref_buckets, unref = unref, unref_one = unref_one,
+        CALL_TIMEOUT = CALL_TIMEOUT, ask = ask, check_coverage = check_coverage, fail = fail, finish = finish, left = left,
+        left_or_fail = left_or_fail, map = map, read_input = read_input, ref_all = ref_all, ref_buckets = ref_buckets,
+        take_held = take_held, unref = unref, unref_one = unref_one,
     },
 }

@@ -7,20 +7,15 @@
 -- not asked.
 
 local fiber = require('fiber')
-local msgpack = require('msgpack')
-local codec = require('rawshard.codec')
 local lerror = require('rawshard.error')
 local map_call = require('rawshard.map_call')
 local native = require('rawshard.native')
 
 local clock = fiber.clock
-local is_object = msgpack.is_object or function() return false end
 local parts = map_call.parts
 local ask, fail, left, left_or_fail = parts.ask, parts.fail, parts.left, parts.left_or_fail
 
--- Seconds.
-local CALL_TIMEOUT = 0.5
--- Between looks for buckets that have moved, once they were looked for twice.
+-- Seconds between looks for buckets that have moved, once they were looked for twice.
 local FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 
 local USAGE = 'Usage: map_callro(func, args, {timeout = number, request_timeout = number, return_raw = boolean, ' ..
@@ -98,8 +93,8 @@ end
 
 -- The whole cluster: replicaset id -> how many buckets its instance sees. `wanted`: how many the masters have.
 local function ref_all(call, wanted)
-    local router, counts, pending, sum = call.router, {}, {}, 0
-    for id in pairs(router.replicasets) do
+    local counts, pending, sum = {}, {}, 0
+    for id in pairs(call.router.replicasets) do
         pending[id] = true
     end
     while next(pending) ~= nil do
@@ -119,22 +114,20 @@ local function ref_all(call, wanted)
             end
         end
     end
-    if sum ~= router.total_bucket_count then
-        fail(lerror.vshard(lerror.code.UNKNOWN_BUCKETS, router.total_bucket_count - sum))
-    end
+    parts.check_coverage(call, sum)
     return counts
 end
 
 -- Some buckets: replicaset id -> those of them that its instance holds a reference for.
 local function ref_buckets(call, bucket_ids)
-    local router, held, rounds = call.router, {}, 0
+    local held, rounds = {}, 0
     while next(bucket_ids) ~= nil do
         rounds = rounds + 1
         if rounds > 2 then
             -- Replicas may not know yet what has moved.
             fiber.sleep(math.min(FIRST_PAUSE * 2 ^ (rounds - 3), LONGEST_PAUSE))
         end
-        local groups, err = map_call.group(router, bucket_ids, left_or_fail(call))
+        local groups, err = map_call.group(call.router, bucket_ids, left_or_fail(call))
         if groups == nil then
             fail(err)
         end
@@ -155,41 +148,24 @@ local function ref_buckets(call, bucket_ids)
                     table.insert(bucket_ids, bucket_id)
                 end
             else
-                local moved = {}
-                for _, bucket in pairs(res.moved or {}) do
-                    moved[bucket.id] = true
-                    table.insert(bucket_ids, bucket.id)
-                end
-                map_call.reroute(router, res.moved or {})
-                if res.is_done then
-                    held[id] = {}
-                end
-                for _, bucket_id in ipairs(held[id] ~= nil and buckets or {}) do
-                    if not moved[bucket_id] then
-                        table.insert(held[id], bucket_id)
-                    end
-                end
+                parts.take_held(call, held, id, buckets, res, bucket_ids)
             end
         end
     end
     return held
 end
 
-local function run(call, hold, func, args, opts)
-    local wanted
-    if hold ~= nil then
-        wanted = opts.bucket_ids == nil and parts.ref_all(hold) or nil
-        if opts.bucket_ids ~= nil then
-            parts.ref_buckets(hold, opts.bucket_ids)
-        end
-    end
+local function run(call, hold, input)
     local held
-    if opts.bucket_ids ~= nil then
-        held = ref_buckets(call, opts.bucket_ids)
+    if input.bucket_ids ~= nil then
+        if hold ~= nil then
+            parts.ref_buckets(hold, input.bucket_ids)
+        end
+        held = ref_buckets(call, input.bucket_ids)
     else
-        held = ref_all(call, wanted)
+        held = ref_all(call, hold ~= nil and parts.ref_all(hold) or nil)
     end
-    return parts.map(call, held, func, args, opts)
+    return parts.map(call, held, input)
 end
 
 local function check_options(func, opts)
@@ -205,11 +181,8 @@ local function check_options(func, opts)
             error(USAGE, 0)
         end
     end
-    if opts.request_timeout ~= nil and opts.request_timeout > (opts.timeout or CALL_TIMEOUT) then
+    if opts.request_timeout ~= nil and opts.request_timeout > (opts.timeout or parts.CALL_TIMEOUT) then
         error('request_timeout must be <= timeout', 0)
-    end
-    if opts.return_raw then
-        codec.check_raw_supported()
     end
 end
 
@@ -218,29 +191,18 @@ end
 local function map_callro(router, rid, hold_rid, turn, func, args, opts)
     opts = opts or {}
     check_options(func, opts)
-    local bucket_ids, values
-    if opts.bucket_ids ~= nil then
-        local err
-        bucket_ids, values, err = parts.read_bucket_ids(opts.bucket_ids)
-        if err ~= nil then
-            return nil, err
-        end
+    local input, err = parts.read_input(func, args, opts)
+    if input == nil then
+        return nil, err
     end
-    if args == nil then
-        args = {}
-    elseif values ~= nil and is_object(args) then
-        args = args:decode()
-    end
-    local deadline = clock() + (opts.timeout or CALL_TIMEOUT)
+    local deadline = clock() + (opts.timeout or parts.CALL_TIMEOUT)
     local call = {
         router = router, rid = rid, deadline = deadline, asked = {}, chosen = {}, tried = {}, errors = {},
         prefer_replica = opts.prefer_replica or false, turn = opts.balance and turn or nil,
         request_timeout = opts.request_timeout,
     }
     local hold = opts.hold_buckets and {router = router, rid = hold_rid, deadline = deadline, asked = {}} or nil
-    local ok, res = pcall(run, call, hold, func, args, {
-        bucket_ids = bucket_ids, values = values, return_raw = opts.return_raw and true or nil,
-    })
+    local ok, res = pcall(run, call, hold, input)
     if hold ~= nil then
         parts.unref(hold)
     end
