@@ -38,6 +38,15 @@ function suite_methods:scenario(name, opts, f)
     table.insert(self.scenarios, {name = name, opts = opts, f = f})
 end
 
+-- Once, without a front end: f(t, c).
+function suite_methods:once(name, opts, f)
+    opts = table.copy(opts or {})
+    opts.fe = false
+    self:scenario(name, opts, function(t, _, c)
+        f(t, c)
+    end)
+end
+
 -- A row per scenario and front end, each with the reason for which it is skipped, if any.
 function suite_methods:rows()
     local rows = {}

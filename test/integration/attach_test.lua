@@ -1,33 +1,22 @@
 -- attach(): a router beside vshard's own, with its configuration.
 
 package.path = './?.lua;' .. package.path
+local prelude = require('test.helper.prelude')
 local suite = require('test.helper.suite')
 
 local s = suite.new('attach', {router_cfg = false})
 
 local RS2 = 'aaaaaaaa-0000-4000-8000-000000000002'
 
-local PRELUDE = [[
-    local fiber = require('fiber')
+local eval = prelude.on_router([[
     local rawshard = require('rawshard.router')
-    local function wait(f)
-        local deadline = fiber.clock() + 10
-        while not f() and fiber.clock() < deadline do
-            fiber.sleep(0.01)
-        end
-        return f()
-    end
-    local function raised(f, ...)
-        local ok, err = pcall(f, ...)
-        return ok and 'nothing raised' or type(err) == 'table' and err.name or tostring(err)
-    end
-]]
+]])
 
 local function scenario(name, f)
     local missing = suite.env.vshard == nil and 'vshard is not found' or nil
     s:scenario(name, {fe = false, router = 'rawshard', missing = missing}, function(t, _, c)
         f(t, c, function(code, ...)
-            return c.router:eval(PRELUDE .. code, {...})
+            return eval(c, code, ...)
         end)
     end)
 end
@@ -86,11 +75,7 @@ scenario('its later configurations', function(t, c, on_router)
     on_router('vshard.router.cfg(...)', less)
     t:is(on_router(goes, RS2), true, 'after a reload of vshard')
     on_router([[
-        for name in pairs(package.loaded) do
-            if name:find('^rawshard') then
-                package.loaded[name] = nil
-            end
-        end
+        unload()
         rawshard = require('rawshard.router')
     ]])
     on_router('vshard.router.cfg(...)', {bucket_count = 30, sharding = c:sharding()})

@@ -7,6 +7,7 @@ local cluster = require('test.helper.cluster')
 local fiber = require('fiber')
 local fio = require('fio')
 local json = require('json')
+local prelude = require('test.helper.prelude')
 local suite = require('test.helper.suite')
 
 local s = suite.new('cases', {router_cfg = {failover_interval = 0.1, failover_ping_timeout = 0.3}})
@@ -14,14 +15,12 @@ local s = suite.new('cases', {router_cfg = {failover_interval = 0.1, failover_pi
 local wait_until = suite.wait_until
 
 local function scenario(name, opts, f)
-    opts.fe = false
-    s:scenario(name, opts, function(t, _, c) f(t, c) end)
+    s:once(name, opts, f)
 end
 
 -- On a cluster of its own.
 local function alone(name, cluster_opts, opts, f)
-    opts.fe = false
-    s:scenario(name, opts, function(t)
+    s:once(name, opts, function(t)
         local c = cluster.new(cluster_opts)
         c:start()
         local ok, err = xpcall(f, debug.traceback, t, c)
@@ -35,9 +34,7 @@ local function alone(name, cluster_opts, opts, f)
     end)
 end
 
-local function eval(c, code, ...)
-    return c.router:eval(code, {...})
-end
+local eval = prelude.on_router()
 
 local function call(c, ...)
     return c.router:call('test_call', {...})
@@ -433,18 +430,12 @@ alone('P24 fibers configure at once, and fail', {replicas = 1, router_cfg = fals
     local res = eval(c, [[
         local cfg = ...
         local function many(cfg, n)
-            local names, running = {}, n
-            for _ = 1, n do
-                fiber.create(function()
-                    local ok, err = pcall(router.cfg, cfg)
-                    local name = ok and 'done' or type(err) == 'table' and err.name or tostring(err)
-                    names[name] = (names[name] or 0) + 1
-                    running = running - 1
-                end)
-            end
-            while running > 0 do
-                fiber.sleep(0.001)
-            end
+            local names = {}
+            in_fibers(n, function()
+                local ok, err = pcall(router.cfg, cfg)
+                local name = ok and 'done' or type(err) == 'table' and err.name or tostring(err)
+                names[name] = (names[name] or 0) + 1
+            end)
             return names
         end
         local fresh = many(cfg, 10)
@@ -566,19 +557,13 @@ alone('P28 the log while a storage is down', {replicas = 1}, {differs = 'writes 
     end
     local before = lines()
     local done = eval(c, [[
-        local started, done, running = fiber.clock(), 0, 50
-        for _ = 1, 50 do
-            fiber.create(function()
-                while fiber.clock() < started + 4 do
-                    router.callrw(30, 'echo', {1}, {timeout = 0.005})
-                    done = done + 1
-                end
-                running = running - 1
-            end)
-        end
-        while running > 0 do
-            fiber.sleep(0.01)
-        end
+        local started, done = fiber.clock(), 0
+        in_fibers(50, function()
+            while fiber.clock() < started + 4 do
+                router.callrw(30, 'echo', {1}, {timeout = 0.005})
+                done = done + 1
+            end
+        end)
         return done
     ]])
     t:ok(done > 1000, 'calls failed by the thousand', '  %d', done)
@@ -605,11 +590,7 @@ scenario('P29 the module is reloaded under load', {router = 'rawshard'}, functio
         local futures = {}
         for i = 1, 20 do
             futures[i] = router.callrw(1, 'sleep', {0.2, i}, {is_async = true})
-            for name in pairs(package.loaded) do
-                if name:find('^rawshard') then
-                    package.loaded[name] = nil
-                end
-            end
+            unload()
             router = require('rawshard.router')
             vshard.router = router
             router.cfg(table.deepcopy(router.static.current_cfg))
@@ -649,22 +630,16 @@ scenario('P30 changes of the schema on a storage', {heals = true}, function(t, c
         _G.ddl:set_joinable(true)
     ]])
     local res = eval(c, [[
-        local started, failed, done, running = fiber.clock(), {}, 0, 10
-        for i = 1, 10 do
-            fiber.create(function()
-                while fiber.clock() < started + 1.5 do
-                    local value, err = router.callrw(1, 'echo', {i}, {timeout = 2})
-                    if value ~= i then
-                        table.insert(failed, tostring(value) .. ' ' .. tostring(err))
-                    end
-                    done = done + 1
+        local started, failed, done = fiber.clock(), {}, 0
+        in_fibers(10, function(i)
+            while fiber.clock() < started + 1.5 do
+                local value, err = router.callrw(1, 'echo', {i}, {timeout = 2})
+                if value ~= i then
+                    table.insert(failed, tostring(value) .. ' ' .. tostring(err))
                 end
-                running = running - 1
-            end)
-        end
-        while running > 0 do
-            fiber.sleep(0.01)
-        end
+                done = done + 1
+            end
+        end)
         return {failed = failed, done = done}
     ]])
     t:is(c.storages.s1a:eval('return ddl:join()'), true, 'the schema was changed')

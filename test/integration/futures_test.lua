@@ -1,6 +1,7 @@
 -- Calls with `is_async`: what a future gives, who is woken and when, and that nothing is left of those that are not wanted.
 
 package.path = './?.lua;' .. package.path
+local prelude = require('test.helper.prelude')
 local suite = require('test.helper.suite')
 
 local s = suite.new('futures', {net_msg_max = 30000, memtx_memory = 128 * 1024 * 1024})
@@ -10,22 +11,8 @@ local RS1 = 'aaaaaaaa-0000-4000-8000-000000000001'
 local S1B = 'bbbbbbbb-0000-4000-8000-000000000102'
 
 -- Every chunk is run on the router with this in front.
-local PRELUDE = [[
-    local fiber, msgpack = require('fiber'), require('msgpack')
-    local function raised(f, ...)
-        local ok, err = pcall(f, ...)
-        if ok then
-            return 'nothing raised'
-        end
-        return type(err) == 'table' and err.name or tostring(err)
-    end
-    local function wait(f, timeout)
-        local deadline = fiber.clock() + (timeout or 10)
-        while not f() and fiber.clock() < deadline do
-            fiber.sleep(0.005)
-        end
-        return f()
-    end
+local on_router = prelude.on_router([[
+    local msgpack = require('msgpack')
     local function async(func, args, opts)
         opts = opts or {}
         opts.is_async = true
@@ -49,19 +36,10 @@ local PRELUDE = [[
         collectgarbage()
         collectgarbage()
     end
-]]
+]])
 
-local function on_router(c, code, ...)
-    return c.router:eval(PRELUDE .. code, {...}, {timeout = 60})
-end
-
--- opts as the suite's; the router's own scenarios run once, without a front end.
 local function scenario(name, f, opts)
-    opts = opts or {}
-    opts.fe = false
-    s:scenario(name, opts, function(t, _, c)
-        f(t, c)
-    end)
+    s:once(name, opts, f)
 end
 
 local own = {router = 'rawshard'}
@@ -525,11 +503,7 @@ scenario('hot reload', function(t, c)
         local f = async('sleep', {0.2, 'kept'})
         local done = async('echo', {'done'})
         done:wait_result(10)
-        for name in pairs(package.loaded) do
-            if name:find('^rawshard') then
-                package.loaded[name] = nil
-            end
-        end
+        unload()
         router = require('rawshard.router')
         vshard.router = router
         return {f:wait_result(10), done:result(), async('echo', {'new'}):wait_result(10)}

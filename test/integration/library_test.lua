@@ -3,6 +3,7 @@
 package.path = './?.lua;' .. package.path
 local env = require('test.helper.env')
 local fio = require('fio')
+local prelude = require('test.helper.prelude')
 local suite = require('test.helper.suite')
 
 local s = suite.new('library')
@@ -87,14 +88,10 @@ s:scenario('P36 the Lua module is dropped and required again', {fe = false, rout
     serves(t, c, 'before')
     local before = threads(c)
     for i = 1, 5 do
-        local ok, err = pcall(c.router.eval, c.router, [[
+        local ok, err = pcall(c.router.eval, c.router, prelude.TEXT .. [[
             router = nil
             vshard = nil
-            for name in pairs(package.loaded) do
-                if name:match('^rawshard') then
-                    package.loaded[name] = nil
-                end
-            end
+            unload()
             collectgarbage()
             collectgarbage()
             router = require('rawshard.router')
@@ -178,12 +175,8 @@ s:scenario('P36 the file is replaced by rename while loaded', {fe = false, route
     local ok, err = pcall(c.router.eval, c.router, "box.schema.func.reload('rawshard')")
     t:ok(ok, 'the stored function is reloaded from it', '  %s', tostring(err))
     serves(t, c, 'after the reload')
-    ok, err = pcall(c.router.eval, c.router, [[
-        for name in pairs(package.loaded) do
-            if name:match('^rawshard') then
-                package.loaded[name] = nil
-            end
-        end
+    ok, err = pcall(c.router.eval, c.router, prelude.TEXT .. [[
+        unload()
         collectgarbage()
         router = require('rawshard.router')
         vshard = {router = router}

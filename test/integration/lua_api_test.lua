@@ -1,6 +1,7 @@
 -- The Lua API beside calls: routes, objects, information, the life of routers. Most of it runs on vshard's router as well.
 
 package.path = './?.lua;' .. package.path
+local prelude = require('test.helper.prelude')
 local suite = require('test.helper.suite')
 
 local s = suite.new('lua api')
@@ -8,35 +9,10 @@ local s = suite.new('lua api')
 local RS1, RS2 = 'aaaaaaaa-0000-4000-8000-000000000001', 'aaaaaaaa-0000-4000-8000-000000000002'
 local S1A, S1B = 'bbbbbbbb-0000-4000-8000-000000000101', 'bbbbbbbb-0000-4000-8000-000000000102'
 
--- Every chunk is run on the router with this in front.
-local PRELUDE = [[
-    local fiber = require('fiber')
-    local function raised(f, ...)
-        local ok, err = pcall(f, ...)
-        if ok then
-            return 'nothing raised'
-        end
-        return type(err) == 'table' and err.name or tostring(err)
-    end
-    local function wait(f)
-        local deadline = fiber.clock() + 10
-        while not f() and fiber.clock() < deadline do
-            fiber.sleep(0.01)
-        end
-        return f()
-    end
-]]
-
-local function on_router(c, code, ...)
-    return c.router:eval(PRELUDE .. code, {...})
-end
+local on_router = prelude.on_router()
 
 local function scenario(name, f, opts)
-    opts = opts or {}
-    opts.fe = false
-    s:scenario(name, opts, function(t, _, c)
-        f(t, c)
-    end)
+    s:once(name, opts, f)
 end
 
 scenario('route, routeall, bucket_count', function(t, c)
@@ -199,15 +175,11 @@ end)
 scenario('fibers configure at once', function(t, c)
     local res = on_router(c, [[
         local cfg = table.deepcopy(router.static.current_cfg)
-        local names, running = {}, 10
-        for _ = 1, 10 do
-            fiber.create(function()
-                local name = raised(router.cfg, cfg)
-                names[name] = (names[name] or 0) + 1
-                running = running - 1
-            end)
-        end
-        wait(function() return running == 0 end)
+        local names = {}
+        in_fibers(10, function()
+            local name = raised(router.cfg, cfg)
+            names[name] = (names[name] or 0) + 1
+        end)
         return names
     ]])
     t:ok((res['nothing raised'] or 0) >= 1, 'one wins')
@@ -251,11 +223,7 @@ scenario('hot reload', function(t, c)
         local in_flight = fiber.new(router.callrw, 1, 'sleep', {0.3, 'kept'}, {timeout = 5})
         in_flight:set_joinable(true)
         fiber.yield()
-        for name in pairs(package.loaded) do
-            if name:find('^rawshard') then
-                package.loaded[name] = nil
-            end
-        end
+        unload()
         local old = router
         router = require('rawshard.router')
         vshard.router = router

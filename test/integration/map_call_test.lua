@@ -2,72 +2,19 @@
 
 package.path = './?.lua;' .. package.path
 local fiber = require('fiber')
+local map_calls = require('test.helper.map_calls')
 local suite = require('test.helper.suite')
 
 local s = suite.new('map_call')
 local wait_until = suite.wait_until
 
-local RS1, RS2 = 'aaaaaaaa-0000-4000-8000-000000000001', 'aaaaaaaa-0000-4000-8000-000000000002'
-
-local PRELUDE = [[
-    local fiber, msgpack = require('fiber'), require('msgpack')
-    local function map(func, args, opts)
-        opts = opts or {}
-        opts.timeout = opts.timeout or 10
-        local res, err, id = router.map_callrw(func, args, opts)
-        return {res = res, err = err, id = id, is_table = type(err) == 'table'}
-    end
-]]
-
-local function on_router(c, code, ...)
-    return c.router:eval(PRELUDE .. code, {...}, {timeout = 60})
-end
-
--- The functions that are mapped, on every master.
-local FUNCTIONS = [[
-    local fiber = require('fiber')
-    local name = ...
-    rawset(_G, 'map_args', function(...)
-        return {name, ...}
-    end)
-    rawset(_G, 'map_only_first', function()
-        if name == 's1a' then
-            return {1, 2}
-        end
-    end)
-    rawset(_G, 'map_boom_second', function(text)
-        if name == 's2a' then
-            error(text, 0)
-        end
-        return true
-    end)
-    rawset(_G, 'map_nap', function(seconds)
-        fiber.sleep(seconds)
-        return name
-    end)
-]]
-
-local function refs(storage)
-    return storage:call('test_refs')
-end
-
-local function no_refs(t, c, message)
-    for _, rs in ipairs(c.replicasets) do
-        local master = rs.master
-        if master:is_alive() and not master.is_frozen then
-            local ok = pcall(wait_until, 'no reference', function() return refs(master) == 0 end, 5)
-            t:ok(ok, (message or 'no reference stays') .. ' on ' .. master.name)
-        end
-    end
-end
+local RS1, RS2 = map_calls.RS1, map_calls.RS2
+local no_refs, refs = map_calls.no_refs, map_calls.refs
+local on_router = map_calls.on_router('map_callrw')
 
 local function scenario(name, f, opts)
-    opts = opts or {}
-    opts.fe = false
-    s:scenario(name, opts, function(t, _, c)
-        for _, rs in ipairs(c.replicasets) do
-            rs.master:eval(FUNCTIONS, {rs.master.name})
-        end
+    s:once(name, opts, function(t, c)
+        map_calls.prepare(c)
         f(t, c)
     end)
 end
@@ -84,7 +31,7 @@ scenario('the whole cluster', function(t, c)
 end)
 
 scenario('P05 a storage that returns nothing', function(t, c)
-    t:is(on_router(c, "return map('map_only_first')").res, {[RS1] = {{1, 2}}}, 'has no key')
+    t:is(on_router(c, "return map('map_only_first')").res, {[RS1] = {{'s1a', 2}}}, 'has no key')
     t:is(on_router(c, "return map('nothing')").res, {}, 'nobody returns anything')
 end)
 
@@ -92,7 +39,7 @@ scenario('P05 return_raw', function(t, c)
     t:is(on_router(c, [[
         local out = map('map_only_first', {}, {return_raw = true})
         return {msgpack.is_object(out.res[...]), out.res[...]:decode(), next(out.res, ...) == nil}
-    ]], RS1), {true, {{1, 2}}, true}, 'an array in an object, no key where nothing is returned')
+    ]], RS1), {true, {{'s1a', 2}}, true}, 'an array in an object, no key where nothing is returned')
     t:is(on_router(c, "return map('map_args', {1}, {return_raw = true}).res[...]:decode()", RS2), {{'s2a', 1}}, 'values')
     t:is(on_router(c, "return map('map_boom_second', {'why'}, {return_raw = true}).err.message"), 'why', 'an error')
     t:is(on_router(c, "return map('map_args', msgpack.object({1, 2})).res[...]", RS2), {{'s2a', 1, 2}}, 'arguments in an object')

@@ -3,65 +3,21 @@
 package.path = './?.lua;' .. package.path
 local fiber = require('fiber')
 local json = require('json')
+local map_calls = require('test.helper.map_calls')
 local suite = require('test.helper.suite')
 
 local s = suite.new('map_read', {replicas = 3, router_cfg = {failover_interval = 0.1}})
 local wait_until = suite.wait_until
 
-local RS1, RS2 = 'aaaaaaaa-0000-4000-8000-000000000001', 'aaaaaaaa-0000-4000-8000-000000000002'
-
-local PRELUDE = [[
-    local fiber, msgpack = require('fiber'), require('msgpack')
-    local function map(func, args, opts)
-        opts = opts or {}
-        opts.timeout = opts.timeout or 10
-        local res, err, id = router.map_callro(func, args, opts)
-        return {res = res, err = err, id = id, is_table = type(err) == 'table'}
-    end
-]]
-
-local function on_router(c, code, ...)
-    return c.router:eval(PRELUDE .. code, {...}, {timeout = 60})
-end
-
-local FUNCTIONS = [[
-    local name = ...
-    rawset(_G, 'map_args', function(...)
-        return {name, ...}
-    end)
-    rawset(_G, 'map_only_first', function()
-        if name:sub(1, 2) == 's1' then
-            return name
-        end
-    end)
-    rawset(_G, 'map_boom_second', function(text)
-        if name:sub(1, 2) == 's2' then
-            error(text, 0)
-        end
-        return true
-    end)
-    rawset(_G, 'map_nap', function(seconds)
-        require('fiber').sleep(seconds)
-        return name
-    end)
-]]
-
-local function no_refs(t, c)
-    for name, storage in pairs(c.storages) do
-        if storage:is_alive() and not storage.is_frozen then
-            local ok = pcall(wait_until, 'no reference', function() return storage:call('test_refs') == 0 end, 5)
-            t:ok(ok, 'no reference stays on ' .. name)
-        end
-    end
-end
+local RS1, RS2 = map_calls.RS1, map_calls.RS2
+local no_refs = map_calls.no_refs
+local on_router = map_calls.on_router('map_callro')
 
 local function scenario(name, f, opts)
     opts = opts or {}
-    opts.fe, opts.router = false, 'rawshard'
-    s:scenario(name, opts, function(t, _, c)
-        for storage_name, storage in pairs(c.storages) do
-            storage:eval(FUNCTIONS, {storage_name})
-        end
+    opts.router = 'rawshard'
+    s:once(name, opts, function(t, c)
+        map_calls.prepare(c)
         for _, rs in ipairs(c.replicasets) do
             -- After a restart a master is an orphan for a while.
             wait_until('a master that can be written', function() return rs.master:eval('return not box.info.ro') end)
@@ -124,7 +80,8 @@ scenario('modes', function(t, c)
 end)
 
 scenario('shapes', function(t, c)
-    t:is(on_router(c, "return map('map_only_first', nil, {prefer_replica = true})").res, {[RS1] = {'s1b'}}, 'nothing is no key')
+    t:is(on_router(c, "return map('map_only_first', nil, {prefer_replica = true})").res, {[RS1] = {{'s1b', 2}}},
+         'nothing is no key')
     local out = on_router(c, "return map('map_boom_second', {'why'}, {prefer_replica = true})")
     t:is({out.res, out.err.message, out.id}, {nil, 'why', RS2}, 'an error, and where')
     no_refs(t, c)

@@ -2,6 +2,7 @@
 -- search for a master, and the net.box connection of a replica. Most of it runs on vshard's router as well.
 
 package.path = './?.lua;' .. package.path
+local prelude = require('test.helper.prelude')
 local suite = require('test.helper.suite')
 
 local s = suite.new('objects')
@@ -11,20 +12,8 @@ local S1A, S1B = 'bbbbbbbb-0000-4000-8000-000000000101', 'bbbbbbbb-0000-4000-800
 
 -- Every chunk is run on the router with this in front: rs1 is the first replicaset, auto() it or another one of a router
 -- that searches for masters.
-local PRELUDE = ([[
-    local fiber = require('fiber')
+local on_router = prelude.on_router(([[
     local RS1, S1A, S1B = '%s', '%s', '%s'
-    local function raised(f, ...)
-        local ok, err = pcall(f, ...)
-        return ok and 'nothing raised' or type(err) == 'table' and err.name or tostring(err)
-    end
-    local function wait(f)
-        local deadline = fiber.clock() + 10
-        while not f() and fiber.clock() < deadline do
-            fiber.sleep(0.01)
-        end
-        return f()
-    end
     local function auto()
         local found = router.internal.routers.auto
         if found == nil then
@@ -40,18 +29,10 @@ local PRELUDE = ([[
         return found:routeall()[RS1]
     end
     local rs1 = router.routeall()[RS1]
-]]):format(RS1, S1A, S1B)
-
-local function on_router(c, code, ...)
-    return c.router:eval(PRELUDE .. code, {...})
-end
+]]):format(RS1, S1A, S1B))
 
 local function scenario(name, f, opts)
-    opts = opts or {}
-    opts.fe = false
-    s:scenario(name, opts, function(t, _, c)
-        f(t, c)
-    end)
+    s:once(name, opts, f)
 end
 
 scenario('wait for connections', function(t, c)

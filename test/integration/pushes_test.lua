@@ -2,20 +2,17 @@
 -- of the caller. Most of it runs on vshard's router as well.
 
 package.path = './?.lua;' .. package.path
+local prelude = require('test.helper.prelude')
 local suite = require('test.helper.suite')
 
 local s = suite.new('pushes')
 
 -- rs, replica: of the first replicaset. Functions are called there through vshard's, which the user may call.
-local PRELUDE = [[
-    local fiber, buffer, msgpack = require('fiber'), require('buffer'), require('msgpack')
+local eval = prelude.on_router([[
+    local buffer, msgpack = require('buffer'), require('msgpack')
     local rs = router.routeall()['aaaaaaaa-0000-4000-8000-000000000001']
     local replica = rs.replicas['bbbbbbbb-0000-4000-8000-000000000101']
     local STORAGE_CALL = 'vshard.storage.call'
-    local function raised(f, ...)
-        local ok, err = pcall(f, ...)
-        return ok and 'nothing raised' or tostring(err)
-    end
     local function steps_of(future, timeout)
         local steps = {}
         for i, value in future:pairs(timeout or 10) do
@@ -28,7 +25,7 @@ local PRELUDE = [[
         value, buf.rpos = msgpack.decode(buf.rpos, buf:size())
         return value
     end
-]]
+]])
 
 local function prepare(c)
     for _, name in ipairs(c.names) do
@@ -54,12 +51,10 @@ local function prepare(c)
 end
 
 local function scenario(name, f, opts)
-    opts = opts or {}
-    opts.fe = false
-    s:scenario(name, opts, function(t, _, c)
+    s:once(name, opts, function(t, c)
         prepare(c)
         f(t, function(code, ...)
-            return c.router:eval(PRELUDE .. code, {...}, {timeout = 60})
+            return eval(c, code, ...)
         end, c)
     end)
 end

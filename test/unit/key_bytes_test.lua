@@ -276,24 +276,31 @@ local function name_step(name)
     return quoted(name)
 end
 
+local tree
+
+-- Of an array, as tree() gives it.
+local function array(count, depth)
+    local res, parts = {}, {}
+    for i = 1, count do
+        local inner = tree(depth)
+        parts[i] = inner.bytes
+        res[i] = {('[%d]'):format(i), inner}
+    end
+    res.bytes = header(count, 0x90, 16, nil, '\xdc', '\xdd') .. table.concat(parts)
+    return res
+end
+
 -- {bytes =, [1] = {text of a step, tree} …}
-local function tree(depth)
+function tree(depth)
     local kind = depth > 0 and random(10) or 1
     if kind <= 5 then
         return {bytes = scalar()}
     end
-    local res, parts = {}, {}
     local count = random(5) - 1
     if kind <= 8 then
-        for i = 1, count do
-            local inner = tree(depth - 1)
-            parts[i] = inner.bytes
-            res[i] = {('[%d]'):format(i), inner}
-        end
-        res.bytes = header(count, 0x90, 16, nil, '\xdc', '\xdd') .. table.concat(parts)
-        return res
+        return array(count, depth - 1)
     end
-    local used, pairs_count = {}, 0
+    local res, parts, used, pairs_count = {}, {}, {}, 0
     for _ = 1, count do
         local inner = tree(depth - 1)
         if random(4) == 1 then
@@ -320,15 +327,7 @@ local function tree(depth)
 end
 
 local function arguments()
-    local count = random(4)
-    local res, parts = {}, {}
-    for i = 1, count do
-        local inner = tree(4)
-        parts[i] = inner.bytes
-        res[i] = {('[%d]'):format(i), inner}
-    end
-    res.bytes = header(count, 0x90, 16, nil, '\xdc', '\xdd') .. table.concat(parts)
-    return res
+    return array(random(4), 4)
 end
 
 -- A path into a tree, and the bytes at its end; nil where it leads nowhere.
