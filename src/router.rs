@@ -13,7 +13,7 @@ use crate::call::request::{Form, Outcome, Reply, Request, Target, Token};
 use crate::control::config::{Config, DiscoveryMode};
 use crate::control::publish::Publisher;
 use crate::control::services::Services;
-use crate::control::thread::{MakeControl, Signal};
+use crate::control::thread::Signal;
 use crate::control::{self, Command, Control, Status};
 use crate::engine::core::Core;
 use crate::engine::inbox::{Inbox, Message, Outbox, Wake};
@@ -71,11 +71,8 @@ impl Router {
         let signal = Arc::new(Signal::default());
         let commands = Arc::new(Outbox::new(Arc::clone(&signal) as Arc<dyn Wake>));
         let mode = config.discovery_mode;
-        let make_control = {
-            let (publisher, buckets) = (Arc::clone(&publisher), Arc::clone(&buckets));
-            move || Control::new(Arc::clone(&publisher), Arc::clone(&buckets), mode)
-        };
-        let status = Arc::new(Mutex::new(make_control().status()));
+        let control = Control::new(Arc::clone(&publisher), Arc::clone(&buckets), mode);
+        let status = Arc::new(Mutex::new(control.status()));
         let mut router = Router {
             topology,
             buckets,
@@ -90,7 +87,7 @@ impl Router {
         };
         // Threads take over the mask of the one that starts them.
         let mask = sys::block_signals()?;
-        let started = router.start_threads(&config, Box::new(make_control), signal, &host);
+        let started = router.start_threads(&config, control, signal, &host);
         sys::restore_signals(&mask)?;
         // On a failure the router is dropped, which stops the threads that did start.
         started?;
@@ -101,7 +98,7 @@ impl Router {
     fn start_threads(
         &mut self,
         config: &Config,
-        make_control: MakeControl,
+        control: Control,
         signal: Arc<Signal>,
         host: &Arc<dyn Wake>,
     ) -> io::Result<()> {
@@ -133,7 +130,7 @@ impl Router {
             self.spawn(format!("rawshard-io{number}"), move || thread.run())?;
         }
         let thread = control::thread::Thread {
-            make_control,
+            control,
             signal,
             commands: Arc::clone(&self.commands),
             replies,

@@ -34,11 +34,21 @@ pub struct Slab<T> {
     free: u32,
     used: u32,
     peak: u32,
+    /// Generation of a slot that is carved.
+    first: u32,
 }
 
 impl<T> Slab<T> {
     pub const fn new() -> Slab<T> {
-        Slab { chunks: Vec::new(), free: NONE, used: 0, peak: 0 }
+        // No key is all zeros: the sync of an answer that names none finds nobody.
+        Slab { chunks: Vec::new(), free: NONE, used: 0, peak: 0, first: 1 }
+    }
+
+    /// An empty one, in which no key of `old`, nor of those that it came after, finds anything.
+    pub fn after(old: &Slab<T>) -> Slab<T> {
+        let slots = old.chunks.iter().flatten().map(|slot| slot.generation);
+        let newest = slots.fold(old.first, u32::max);
+        Slab { first: newest.wrapping_add(1).max(1), ..Slab::new() }
     }
 
     pub fn insert(&mut self, value: T) -> Key {
@@ -106,8 +116,7 @@ impl<T> Slab<T> {
         let base = self.capacity();
         // Linked so that low indexes are handed out first.
         let slots = (0..CHUNK as u32).map(|i| Slot {
-            // No key is all zeros: the sync of an answer that names none finds nobody.
-            generation: 1,
+            generation: self.first,
             next_free: if i + 1 < CHUNK as u32 { base + i + 1 } else { NONE },
             value: None,
         });
@@ -136,6 +145,25 @@ mod tests {
         assert_eq!(slab.get(first), None);
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get(second), Some(&"second"));
+    }
+
+    #[test]
+    fn keys_of_a_slab_before_find_nothing() {
+        let mut old = Slab::new();
+        let mut keys: Vec<Key> = (0..CHUNK + 1).map(|i| old.insert(i)).collect();
+        for _ in 0..5 {
+            keys.push(old.insert(0));
+            old.remove(*keys.last().unwrap());
+        }
+        for _ in 0..3 {
+            let mut new = Slab::after(&old);
+            assert_eq!(new.used(), 0);
+            let fresh: Vec<Key> = (0..2 * CHUNK).map(|i| new.insert(i)).collect();
+            assert!(keys.iter().all(|key| new.get(*key).is_none()));
+            keys.extend(fresh);
+            // One that nothing was put into is no step back.
+            old = Slab::after(&new);
+        }
     }
 
     #[test]

@@ -92,6 +92,18 @@ impl Control {
         }
     }
 
+    /// The loop that goes on after this one has panicked, with the topology and the routes as they are. Engines may still answer
+    /// what this one has asked: no question of the new one has the token of an old one.
+    pub fn anew(&self, now: Time) -> Control {
+        let mode = self.discovery.mode();
+        let mut fresh = Control::new(Arc::clone(&self.publisher), Arc::clone(&self.buckets), mode);
+        fresh.open = Slab::after(&self.open);
+        // What was published last may not have been told.
+        fresh.has_news = true;
+        fresh.handle_command(Command::Configured(mode), now);
+        fresh
+    }
+
     /// Of the topology as it is now.
     pub fn epoch(&self) -> u64 {
         self.publisher.topology().epoch

@@ -43,11 +43,8 @@ impl Signal {
     }
 }
 
-/// Makes a fresh control loop: at the start, and after a panic.
-pub type MakeControl = Box<dyn Fn() -> Control + Send>;
-
 pub struct Thread {
-    pub make_control: MakeControl,
+    pub control: Control,
     pub signal: Arc<Signal>,
     pub commands: Arc<Outbox<Command>>,
     pub replies: Vec<Arc<Outbox<Reply>>>,
@@ -59,22 +56,20 @@ pub struct Thread {
 
 impl Thread {
     /// Until a `Stop` command. After a panic it goes on with a fresh control loop.
-    pub fn run(self) {
-        let mut control = (self.make_control)();
+    pub fn run(mut self) {
         loop {
-            match catch_unwind(AssertUnwindSafe(|| self.work(&mut control))) {
+            match catch_unwind(AssertUnwindSafe(|| self.work())) {
                 Ok(()) => return,
                 Err(_) => {
                     log::error!("the control thread has panicked and starts anew");
-                    let mode = control.status().discovery_mode;
-                    control = (self.make_control)();
-                    control.handle_command(Command::Configured(mode), sys::now());
+                    self.control = self.control.anew(sys::now());
                 }
             }
         }
     }
 
-    fn work(&self, control: &mut Control) {
+    fn work(&mut self) {
+        let control = &mut self.control;
         let (mut commands, mut replies, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         let mut posts = Vec::new();
         let mut epoch = control.epoch();

@@ -561,6 +561,11 @@ impl World {
         self.inbox.push_back(Message::Stop);
     }
 
+    /// The control loop panics between two turns and goes on anew, as its thread has it.
+    pub fn restart_control(&mut self) {
+        self.control = self.control.anew(self.now);
+    }
+
     pub fn control(&mut self, command: Command) {
         self.control.handle_command(command, self.now);
     }

@@ -357,3 +357,34 @@ fn the_service_of_master_search_says_whom_it_could_not_ask() {
     assert_eq!(world.call(Ask::replicaset("rs1", Access::RW)).values().len(), 1);
     world.settle();
 }
+
+#[test]
+fn an_answer_to_a_control_loop_that_has_panicked_is_nobodys() {
+    let mut world = World::new(Setup { shards: vec![2], ..Setup::default() });
+    world.config.replicasets[0].master_auto = true;
+    world.config.replicasets[0].instances.iter_mut().for_each(|instance| instance.is_master = false);
+    for (id, is_master, late) in [("rs1-a", true, 200_000), ("rs1-b", false, 10_000_000)] {
+        world.cluster.storage(id).hook = Some(Box::new(move |request| {
+            (request.kind == server::TYPE_CALL).then(|| {
+                let info = Value::map([("is_master", Value::Bool(is_master))]);
+                Reaction::Answer(late, server::values(request.sync, &[info]))
+            })
+        }));
+    }
+    world.start();
+    world.run_for(ms(100));
+    assert_eq!(world.cluster.asked(Some("rs1-a"), "vshard.storage._call"), 1);
+    // The new loop asks in another order.
+    world.config.replicasets[0].instances.reverse();
+    world.start();
+    world.restart_control();
+    let rs1 = world.replicaset("rs1");
+    let master = |world: &World| world.publisher.topology().replicaset(rs1).unwrap().master;
+    world.run_until("somebody is the master", |world| master(world).is_some());
+    assert_eq!(master(&world), Some(world.instance("rs1-a")), "the word of one is not that of another");
+    world.restart_control();
+    world.restart_control();
+    world.run_for(ms(11_000));
+    assert_eq!(master(&world), Some(world.instance("rs1-a")));
+    world.settle();
+}
