@@ -263,7 +263,7 @@ impl Control {
         if reply.outcome == Outcome::Values {
             state.served.store(asked.nanos(), Ordering::Relaxed);
             // The end of a backoff is what somebody may wait for.
-            self.has_news |= state.backoff_until.load(Ordering::Relaxed) > now.nanos();
+            self.has_news |= state.backoff_until() > now;
         }
         let outcome = match reply.outcome {
             Outcome::Values => Ok(()),

@@ -44,10 +44,16 @@ impl Backoff {
     pub fn begin(&mut self, error: &[u8], passes: bool, state: &InstanceState, now: Time) {
         // Answers to reads that were under way by then prolong nothing.
         if !self.lasts(state, now) {
-            let until = now.after(BACKOFF);
-            *self = Backoff { until: Some(until), since: now, passes, error: error.into() };
-            state.backoff_until.fetch_max(until.nanos(), Ordering::Relaxed);
+            let until = Some(now.after(BACKOFF));
+            state.set_backoff(self.until, until);
+            *self = Backoff { until, since: now, passes, error: error.into() };
         }
+    }
+
+    /// It is over, whatever the clock says.
+    fn cease(&mut self, state: &InstanceState) {
+        state.set_backoff(self.until, None);
+        *self = Backoff::default();
     }
 
     pub fn lasts(&self, state: &InstanceState, now: Time) -> bool {
@@ -83,6 +89,7 @@ pub(super) struct Peer {
     /// This engine's share in the figures of `state`.
     published_in_flight: u32,
     counted: bool,
+    suspects: bool,
     losses: Quiet,
     /// The log believes that there is no connection.
     told_lost: bool,
@@ -105,6 +112,7 @@ impl Peer {
             live: 0,
             published_in_flight: 0,
             counted: false,
+            suspects: false,
             losses: Quiet::default(),
             told_lost: true,
         }
@@ -187,14 +195,22 @@ impl Peer {
     pub fn publish(&mut self, now: Time) {
         if self.backoff.end(now) != Time::NEVER && !self.backoff.lasts(&self.state, now) {
             // Over before its time.
-            self.backoff = Backoff::default();
-            self.state.backoff_until.store(0, Ordering::Relaxed);
+            self.backoff.cease(&self.state);
         }
         let in_flight = self.conn.in_flight();
         self.state.in_flight.fetch_add(in_flight.wrapping_sub(self.published_in_flight), Ordering::Relaxed);
         self.published_in_flight = in_flight;
         let suspect = self.conn.is_silent(now) || self.conn.is_failing(now);
-        self.state.suspect.store(suspect, Ordering::Relaxed);
+        self.suspect(suspect);
+    }
+
+    fn suspect(&mut self, suspects: bool) {
+        match (self.suspects, suspects) {
+            (false, true) => self.state.suspects.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.state.suspects.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
+        self.suspects = suspects;
     }
 
     /// Whether this engine's connection counts among those that are ready.
@@ -226,6 +242,96 @@ impl Drop for Peer {
     /// Takes this engine's share out of the published figures, whatever ended the peer.
     fn drop(&mut self) {
         self.count(false);
+        self.suspect(false);
+        self.backoff.cease(&self.state);
         self.state.in_flight.fetch_sub(self.published_in_flight, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::topology::Endpoint;
+
+    const ERROR: &[u8] = b"\x80";
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(1_000_000_000 + ms * 1_000_000)
+    }
+
+    /// One instance as so many engines see it, all connected.
+    fn peers(count: usize) -> (Vec<Peer>, Arc<InstanceState>) {
+        let state = Arc::new(InstanceState::default());
+        let instance = Instance {
+            idx: InstanceIdx(0),
+            replicaset: ReplicasetIdx(0),
+            id: "a".into(),
+            name: None,
+            endpoint: Endpoint {
+                address: Address::Unix("a.sock".into()),
+                user: None,
+                password: None,
+                uuid: None,
+                name: None,
+            },
+            state: Arc::clone(&state),
+        };
+        let topology = Topology::default();
+        let mut peers: Vec<Peer> = (0..count).map(|_| Peer::new(&instance, &topology, at(0))).collect();
+        peers.iter_mut().for_each(|peer| peer.count(true));
+        (peers, state)
+    }
+
+    #[test]
+    fn a_backoff_lasts_while_one_engine_has_it() {
+        let (mut peers, state) = peers(3);
+        peers[0].backoff.begin(ERROR, true, &state, at(0));
+        // This one's is no matter of starting.
+        peers[1].backoff.begin(ERROR, false, &state, at(100));
+        state.served.store(at(1000).nanos(), Ordering::Relaxed);
+        peers.iter_mut().for_each(|peer| peer.publish(at(1000)));
+        assert!(!peers[0].backoff.lasts(&state, at(1000)));
+        assert!(peers[1].backoff.lasts(&state, at(1000)));
+        assert_eq!(state.health(at(1000)), Mark::Red, "for one engine it goes on");
+        assert_eq!(state.backoff_until(), at(5100));
+        // Again, later than the other.
+        peers[0].backoff.begin(ERROR, true, &state, at(2000));
+        assert_eq!(state.backoff_until(), at(7000));
+        state.served.store(at(3000).nanos(), Ordering::Relaxed);
+        peers.iter_mut().for_each(|peer| peer.publish(at(3000)));
+        assert_eq!(state.backoff_until(), at(5100), "what is left is the other's");
+        // An engine that panics, or whose instance is removed.
+        peers.remove(1);
+        assert_eq!(state.backoff_until(), Time::ZERO);
+        assert_eq!(state.health(at(3000)), state.lag.get());
+    }
+
+    #[test]
+    fn a_backoff_that_is_over_by_the_clock_makes_way() {
+        let (mut peers, state) = peers(1);
+        for start in [0, 5000, 20_000] {
+            peers[0].backoff.begin(ERROR, false, &state, at(start));
+            assert_eq!(state.backoff_until(), at(start + 5000));
+            peers[0].publish(at(start + 5000));
+            assert_eq!(state.health(at(start + 5000)), state.lag.get());
+        }
+        drop(peers);
+        assert_eq!(state.backoff_until(), Time::ZERO);
+    }
+
+    #[test]
+    fn an_instance_is_suspect_while_it_is_to_one_engine() {
+        let (mut peers, state) = peers(2);
+        for _ in 0..Topology::default().pings.failures.max(1) {
+            peers[0].conn.gave_up(at(0));
+        }
+        for _ in 0..2 {
+            peers.iter_mut().for_each(|peer| peer.publish(at(60_000)));
+            assert!(peers[0].conn.is_failing(at(60_000)) && !peers[1].conn.is_failing(at(60_000)));
+            assert!(state.is_suspect(), "what one sees is not undone by what another does not");
+        }
+        assert_eq!(state.health(at(60_000)), Mark::Red);
+        peers.remove(0);
+        assert!(!state.is_suspect(), "the engine that saw it so is gone");
     }
 }

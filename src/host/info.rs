@@ -104,8 +104,8 @@ pub fn marks(router: &Router, rs: usize, i: usize) -> (Option<u8>, Option<u8>, f
     let (topology, now) = (router.topology(), router.now());
     let Some(instance) = instance_at(&topology, rs, i) else { return (None, None, 0.0) };
     let state = &instance.state;
-    let backoff = state.backoff_until.load(Ordering::Relaxed).saturating_sub(now.nanos());
-    (Some(state.health(now).number()), Some(state.replication.get().number()), backoff as f64 / 1e9)
+    let backoff = state.backoff_until().since(now);
+    (Some(state.health(now).number()), Some(state.replication.get().number()), backoff.as_secs_f64())
 }
 
 /// How many buckets are known to be there.
@@ -163,7 +163,7 @@ fn instance_table(lua: &Lua, instance: &Instance, now: Time) -> Result<Table> {
     };
     table.set("state", name)?;
     table.set("connected", state.is_connected())?;
-    table.set("suspect", state.suspect.load(Ordering::Relaxed))?;
+    table.set("suspect", state.is_suspect())?;
     table.set("health", state.health(now).number())?;
     table.set("replication", state.replication.get().number())?;
     table.set("in_flight", state.in_flight.load(Ordering::Relaxed))?;

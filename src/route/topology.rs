@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -68,10 +68,12 @@ pub struct InstanceState {
     pub in_flight: AtomicU32,
     /// The last reason why a connection failed or ended; empty when none did.
     last_error: Mutex<String>,
-    /// An engine saw it silent past the ping timeout, or too many requests in a row unanswered.
-    pub suspect: AtomicBool,
-    /// Until when reads leave it alone because of what it answered; nanoseconds.
-    pub backoff_until: AtomicU64,
+    /// Engines that see it silent past the ping timeout, or too many requests in a row unanswered.
+    pub suspects: AtomicU32,
+    /// Until when reads of an engine leave it alone because of what it answered, for each engine that has such a backoff.
+    backoffs: Mutex<Vec<Time>>,
+    /// The latest of them, nanoseconds; zero if there are none.
+    backoff_until: AtomicU64,
     /// How it replicates from its master, by its own words. The control loop's, as the two below.
     pub replication: AtomicMark,
     /// The same as far as it counts: where replication has stopped altogether, for nothing.
@@ -96,10 +98,32 @@ impl InstanceState {
         self.ready.load(Ordering::Relaxed) > 0
     }
 
+    /// An engine has a backoff until `new` from now on, in the place of the one until `old`.
+    pub fn set_backoff(&self, old: Option<Time>, new: Option<Time>) {
+        if old == new {
+            return;
+        }
+        let mut backoffs = self.backoffs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(position) = backoffs.iter().position(|until| Some(*until) == old) {
+            backoffs.swap_remove(position);
+        }
+        backoffs.extend(new);
+        let latest = backoffs.iter().max().map_or(0, |until| until.nanos());
+        self.backoff_until.store(latest, Ordering::Relaxed);
+    }
+
+    /// When all engines' reads may go there again.
+    pub fn backoff_until(&self) -> Time {
+        Time::from_nanos(self.backoff_until.load(Ordering::Relaxed))
+    }
+
+    pub fn is_suspect(&self) -> bool {
+        self.suspects.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether reads may go there, and how good that is.
     pub fn health(&self, now: Time) -> Mark {
-        let in_backoff = self.backoff_until.load(Ordering::Relaxed) > now.nanos();
-        if !self.is_connected() || self.suspect.load(Ordering::Relaxed) || in_backoff {
+        if !self.is_connected() || self.is_suspect() || self.backoff_until() > now {
             return Mark::Red;
         }
         self.lag.get()
