@@ -62,6 +62,10 @@ pub enum Failure {
         replicaset: String,
         error: Box<[u8]>,
     },
+    /// So many bytes were pushed to the call and not read, and there is more.
+    PushOverflow {
+        limit: usize,
+    },
     /// The replicaset or instance was removed from the configuration.
     Outdated,
     /// A peer's answer that makes no sense.

@@ -43,6 +43,8 @@ counters! {
     cancelled,
     /// Answers that came after their call had ended; dropped.
     late,
+    /// Calls ended since too much of what was pushed to them was not read.
+    push_overflows,
     /// Connections made ready.
     connects,
     /// Connections lost or refused.

@@ -19,7 +19,7 @@ use crate::slab::Key;
 use crate::time::Time;
 use crate::wire::payload::{Head, Payload};
 use raw_args::Read;
-use request::{Access, Client, Request, Target, Token};
+use request::{Access, Client, Request, Target, Token, Unread};
 use verdict::Envelope;
 
 /// Pause while a redirect names a replicaset that this router does not have (router: 50 ms polls of the configuration).
@@ -39,6 +39,8 @@ pub struct Call {
     pub answer_by: Time,
     pub attempt_timeout: Option<Duration>,
     pub pushes: bool,
+    /// What was pushed and not read; there is none before the first push.
+    pub unread: Option<Unread>,
     pub payload: Payload,
     pub stage: Stage,
     /// What the timer is set to: the deadline, or something before it.
@@ -113,6 +115,7 @@ impl Call {
             answer_by: deadline,
             attempt_timeout,
             pushes: false,
+            unread: None,
             payload,
             stage: Stage::Ready,
             timer: deadline,

@@ -1,6 +1,7 @@
 //! `Request` and `Reply`: the one door into the data plane, for all front ends.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::call::endpoint::Endpoint;
@@ -111,6 +112,32 @@ pub struct Reply {
     data: usize,
     end: usize,
     count: u32,
+    /// Of a push: its part in what is unread. Boxed, since few replies have one.
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    share: Option<Box<Share>>,
+}
+
+/// Bytes that one call was pushed and nobody has read yet, wherever they are: with the engine, on their way, with the caller.
+#[derive(Debug, Clone, Default)]
+pub struct Unread(Arc<AtomicUsize>);
+
+impl Unread {
+    pub fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// It ends with the reply, or when the bytes are taken out of that.
+#[derive(Debug)]
+struct Share {
+    unread: Unread,
+    bytes: usize,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.unread.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,12 +167,12 @@ impl Reply {
         let len = array_header(count, &mut header);
         if data >= len {
             bytes[data - len..data].copy_from_slice(&header[..len]);
-            return Reply { token, outcome, bytes, array: data - len, data, end, count };
+            return Reply { token, outcome, bytes, array: data - len, data, end, count, share: None };
         }
         let mut moved = Vec::with_capacity(len + end - data);
         moved.extend_from_slice(&header[..len]);
         moved.extend_from_slice(&bytes[data..end]);
-        Reply { token, outcome, end: moved.len(), bytes: moved, array: 0, data: len, count }
+        Reply { token, outcome, end: moved.len(), bytes: moved, array: 0, data: len, count, share: None }
     }
 
     /// One value written by `write` into `buffer`, whose content is dropped.
@@ -159,7 +186,7 @@ impl Reply {
         buffer.push(0x91);
         write(&mut buffer);
         let end = buffer.len();
-        Reply { token, outcome, bytes: buffer, array: 0, data: 1, end, count: 1 }
+        Reply { token, outcome, bytes: buffer, array: 0, data: 1, end, count: 1, share: None }
     }
 
     /// A copy of `values` in `buffer`.
@@ -177,7 +204,16 @@ impl Reply {
         buffer.extend_from_slice(&header[..len]);
         buffer.extend_from_slice(values);
         let end = buffer.len();
-        Reply { token, outcome, bytes: buffer, array: 0, data: len, end, count }
+        Reply { token, outcome, bytes: buffer, array: 0, data: len, end, count, share: None }
+    }
+
+    /// Something pushed, which counts as `unread` until this reply is dropped.
+    pub(crate) fn pushed(token: Token, values: &[u8], count: u32, unread: &Unread) -> Reply {
+        let reply = Reply::copied(token, Outcome::Push, Vec::new(), values, count);
+        // Small ones cost more than their bytes.
+        let bytes = reply.capacity() + size_of::<Reply>() + size_of::<Share>();
+        unread.0.fetch_add(bytes, Ordering::Relaxed);
+        Reply { share: Some(Box::new(Share { unread: unread.clone(), bytes })), ..reply }
     }
 
     /// How many values there are; for a failure one, the error.

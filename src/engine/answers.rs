@@ -94,8 +94,9 @@ impl Core {
         }
     }
 
-    /// What a function has pushed is for whoever asked for it.
-    pub(super) fn handle_push(&mut self, peer: &Peer, push: Answer<Owner>) {
+    /// What a function has pushed is for whoever asked for it. A caller that does not read it loses his call, lest it grow
+    /// without end, and no push.
+    pub(super) fn handle_push(&mut self, peer: &mut Peer, push: Answer<Owner>) {
         let Owner::Call(id) = push.owner else { return };
         let Some(call) = self.calls.get_mut(id).filter(|call| call.pushes) else { return };
         let pushed = iproto::answer(peer.conn.received(push.body)).and_then(|answer| {
@@ -108,7 +109,16 @@ impl Core {
         });
         match pushed {
             Ok((values, count)) => {
-                let reply = Reply::copied(call.token, Outcome::Push, Vec::new(), values, count);
+                let limit = self.topology.limits.unread_pushes;
+                let unread = call.unread.get_or_insert_default();
+                if unread.bytes() > limit {
+                    if let Stage::Sent(_, key) = std::mem::replace(&mut call.stage, Stage::Ready) {
+                        peer.conn.abandon(key);
+                    }
+                    self.counters.push_overflows.add(1);
+                    return self.fail(id, &Failure::PushOverflow { limit });
+                }
+                let reply = Reply::pushed(call.token, values, count, unread);
                 self.replies[call.client as usize].push(reply);
             }
             Err(_) => self.counters.protocol_errors.add(1),

@@ -245,7 +245,7 @@ impl Core {
         while let Some(event) = peer.conn.poll_event() {
             match event {
                 Event::Answer(answer) => self.handle_answer(idx, &mut peer, answer, now),
-                Event::Push(push) => self.handle_push(&peer, push),
+                Event::Push(push) => self.handle_push(&mut peer, push),
                 Event::Late => self.counters.late.add(1),
                 Event::Ready => became_ready = true,
                 Event::Leaving => {

@@ -67,6 +67,7 @@ fn parse_limits(limits: &Fields) -> Result<Limits> {
     Ok(Limits {
         in_flight: limits.integer("max_in_flight")?.unwrap_or(default.in_flight),
         waiting: limits.integer("max_waiting")?.unwrap_or(default.waiting),
+        unread_pushes: default.unread_pushes,
         queued_bytes: match limits.number("max_queued_bytes")? {
             Some(bytes) if bytes >= 1.0 => bytes as usize,
             Some(_) => return Err(limits.fault("max_queued_bytes", "a positive number")),

@@ -176,6 +176,8 @@ pub struct Limits {
     pub waiting: u32,
     /// Bytes written to one connection that the peer has not taken yet.
     pub queued_bytes: usize,
+    /// Bytes that were pushed to one call and not read; a push beyond them ends the call.
+    pub unread_pushes: usize,
     /// How long at most an engine that has nothing to do looks around before it sleeps.
     pub busy_poll: Duration,
 }
@@ -186,6 +188,7 @@ impl Default for Limits {
             in_flight: 100_000,
             waiting: 200_000,
             queued_bytes: 256 << 20,
+            unread_pushes: 64 << 20,
             busy_poll: Duration::from_micros(100),
         }
     }

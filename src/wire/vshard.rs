@@ -259,6 +259,12 @@ pub fn write_failure(out: &mut Vec<u8>, failure: &Failure) {
             let message = format!("Invalid answer from {instance}: {what}");
             write_client_error(out, box_code::INVALID_MSGPACK, message.as_bytes());
         }
+        Failure::PushOverflow { limit } => {
+            let message = format!(
+                "More than {limit} bytes that the function has pushed are not read: the call is given up, the function may go on"
+            );
+            write_client_error(out, box_code::PROC_LUA, message.as_bytes());
+        }
         Failure::Stopped => write_client_error(out, box_code::NO_CONNECTION, b"The router is stopped"),
         Failure::NameMismatch { expected, actual } => {
             let shown = actual.as_deref().unwrap_or("nil");

@@ -215,6 +215,62 @@ scenario('P06 on_push: nothing is kept', function(t, on_router, c)
     ]]), {false, 'cancelled', 0}, 'a cancelled fiber has given its call up')
 end, {router = 'rawshard'})
 
+scenario('P06 pushes that nobody reads', function(t, on_router, c)
+    c.storages.s1a:eval([[
+        local fiber = require('fiber')
+        local go = fiber.channel(1)
+        rawset(_G, 'go_on', function() go:put(true) end)
+        -- Pushes half of them, and the other half when it may go on, if it is to wait for that.
+        rawset(_G, 'push_much', function(count, waits)
+            for i = 1, count do
+                if waits and i == count / 2 + 1 then
+                    go:get(30)
+                end
+                box.session.push(('x'):rep(2^20))
+            end
+            return count
+        end)
+    ]])
+    local overflows = [[
+        local count = 0
+        for _, engine in ipairs(router.info().engines) do
+            count = count + engine.push_overflows
+        end
+        return count
+    ]]
+    local got = on_router([[
+        local future = router.callrw(1, 'push_much', {90}, {is_async = true})
+        local res, err = future:wait_result(60)
+        local count, size, last = 0, 0
+        for _, value in future:pairs(10) do
+            if type(value) == 'string' then
+                count, size = count + 1, size + #value
+            else
+                last = value
+            end
+        end
+        return {res == nil, err.code, err.message, count, size, last[1] == nil, last[2].message}
+    ]])
+    t:is({got[1], got[2]}, {true, 32}, 'an error')
+    t:has(got[3], '67108864 bytes', 'that names the limit')
+    t:within(got[4], 40, 65, 'what came before is there')
+    t:is(got[5], got[4] * 2^20, 'whole')
+    t:is({got[6], got[7]}, {true, got[3]}, 'the error is the last step')
+    t:is(on_router(overflows), 1, 'counted')
+    t:is(on_router("return router.callrw(1, 'echo', {7}, {timeout = 5})"), 7, 'others go on')
+    t:is(on_router([[
+        local count = 0
+        local res = router.callrw(1, 'push_much', {100, true}, {timeout = 60, on_push = function()
+            count = count + 1
+            if count == 50 then
+                router.callrw(1, 'go_on', {}, {timeout = 10})
+            end
+        end})
+        return {count, res}
+    ]]), {100, 100}, 'what is read counts no more')
+    t:is(on_router(overflows), 1, '… and ends no call')
+end, {router = 'rawshard'})
+
 scenario('P06 pushes of a raw call', function(t, on_router)
     t:is(on_router([[
         local future = router.callrw(1, 'push', {1, 0.1, 'done'}, {is_async = true, return_raw = true})

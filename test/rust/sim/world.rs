@@ -310,6 +310,9 @@ pub struct World {
     pub connects: HashMap<usize, u64>,
     /// A sharding key of each bucket that was asked for by one.
     keys: HashMap<u64, Value>,
+    /// Callers leave what is pushed unread.
+    pub keeps_pushes: bool,
+    pub kept: Vec<Reply>,
 }
 
 const CLOSED: &str = "Peer closed";
@@ -382,6 +385,8 @@ impl World {
             turns: 0,
             quantum: 1,
             connects: HashMap::new(),
+            keeps_pushes: false,
+            kept: Vec::new(),
         }
     }
 
@@ -1034,6 +1039,9 @@ impl World {
         let replies = std::mem::take(self.core.replies(Client::Host));
         for reply in replies {
             self.take_reply(&reply);
+            if self.keeps_pushes && reply.outcome == Outcome::Push {
+                self.kept.push(reply);
+            }
         }
         for report in std::mem::take(self.core.reports()) {
             self.control.handle_report(&report, now);
