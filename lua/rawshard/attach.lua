@@ -9,6 +9,10 @@ local lcfg = require('rawshard.cfg')
 
 -- Seconds, between looks.
 local PERIOD = 0.2
+-- After a configuration that was not taken over, which is tried again: what it fails by may pass.
+local RETRY_PERIOD = 1
+-- The log is told of one that goes on failing no more often than this.
+local LOG_PERIOD = 60
 
 local USAGE = 'Usage: attach(router, [options]), with a configured vshard.router or a router that vshard.router.new() gave'
 
@@ -49,15 +53,36 @@ local function new(router, options)
             is_enabled = source.is_enabled ~= false}
 end
 
+-- `attached.failed`: when the newest configuration is tried again, and when the log may be told next; nil once it is the
+-- router's.
+local function take_over(attached, router)
+    local failed = attached.failed
+    local is_new = attached.source.current_cfg ~= attached.seen
+    if not is_new and (failed == nil or fiber.clock() < failed.retry_at) then
+        return
+    end
+    attached.seen = attached.source.current_cfg
+    local ok, err = pcall(router.cfg, router, cfg_of(attached))
+    local now = fiber.clock()
+    if ok then
+        if failed ~= nil then
+            log.info('The router "%s" has taken over the configuration of vshard', router.name)
+        end
+        attached.failed = nil
+        return
+    end
+    -- One more, whatever was told of the one before.
+    local log_at = not is_new and failed.log_at or now
+    if log_at <= now then
+        log.error('The router "%s" does not take over the new configuration of vshard and tries again: %s', router.name, err)
+        log_at = now + LOG_PERIOD
+    end
+    attached.failed = {retry_at = now + RETRY_PERIOD, log_at = log_at}
+end
+
 local function follow_once(attached, router)
     local source = attached.source
-    if source.current_cfg ~= attached.seen then
-        attached.seen = source.current_cfg
-        local ok, err = pcall(router.cfg, router, cfg_of(attached))
-        if not ok then
-            log.error('The router "%s" does not take over the new configuration of vshard: %s', router.name, err)
-        end
-    end
+    take_over(attached, router)
     local is_enabled = source.is_enabled ~= false
     if is_enabled ~= attached.is_enabled then
         attached.is_enabled = is_enabled

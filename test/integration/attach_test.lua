@@ -83,6 +83,46 @@ scenario('its later configurations', function(t, c, on_router)
     t:is(on_router("return rawshard.callrw(30, 'whoami', {}, {timeout = 5})"), 's2a', 'calls')
 end)
 
+scenario('a configuration that can not be taken over at first', function(t, c, on_router)
+    local function told()
+        return select(2, c.router.process:log_tail(1e6):gsub('does not take over', ''))
+    end
+    on_router([[
+        configured, real_cfg = 0, rawshard.static.cfg
+        -- The router's object has it by its metatable.
+        rawset(rawshard.static, 'cfg', function(...)
+            configured = configured + 1
+            if is_good then
+                return real_cfg(...)
+            end
+            error('not yet')
+        end)
+    ]])
+    local less = {bucket_count = 30, sharding = c:sharding()}
+    less.sharding[RS2] = nil
+    on_router('vshard.router.cfg(...)', less)
+    t:is(on_router('return wait(function() return configured >= 3 end)'), true, 'it is tried again')
+    t:is(told(), 1, '… and the log is told of it once')
+    t:is(on_router('return rawshard.routeall()[...] ~= nil', RS2), true, 'the one before holds')
+    on_router('is_good = true')
+    t:is(on_router('local id = ... return wait(function() return rawshard.routeall()[id] == nil end)', RS2), true,
+         'taken over in the end')
+    local count = on_router('return configured')
+    -- A period that it does not use: whoever is disabled is seen by a look after the last.
+    on_router('vshard.router.disable()')
+    t:is(on_router('return wait(function() return not rawshard.info().is_enabled end)'), true, 'it looks on')
+    on_router('vshard.router.enable()')
+    t:is(on_router('return wait(function() return rawshard.info().is_enabled end)'), true)
+    t:is(on_router('return configured'), count, '… and that was all')
+    on_router('is_good = false vshard.router.cfg(...)', {bucket_count = 30, sharding = c:sharding()})
+    t:is(on_router('local count = ... return wait(function() return configured >= count + 2 end)', count), true)
+    t:is(told(), 2, 'the next one that fails is told of')
+    on_router('is_good = true')
+    t:is(on_router('local id = ... return wait(function() return rawshard.routeall()[id] ~= nil end)', RS2), true,
+         'taken over')
+    on_router("rawset(rawshard.static, 'cfg', nil)")
+end)
+
 scenario('disabled and enabled with it', function(t, _, on_router)
     on_router('vshard.router.disable()')
     t:is(on_router('return wait(function() return not rawshard.info().is_enabled end)'), true, 'disabled')
