@@ -284,6 +284,7 @@ impl Core {
             self.conn_timer = self.conn_timer.min(peer.conn.next_timeout());
         }
         let retired_idle = peer.retired && peer.conn.in_flight() == 0;
+        peer.heard(now);
         let became_usable = !was_usable && peer.is_usable(now);
         peer.was_usable |= became_usable;
         self.peers[idx.slot()] = Some(peer);

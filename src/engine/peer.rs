@@ -204,6 +204,13 @@ impl Peer {
         self.suspect(suspect);
     }
 
+    /// Something has come: a suspicion may be over, which others need not learn only from the next timer.
+    pub fn heard(&mut self, now: Time) {
+        if self.suspects {
+            self.publish(now);
+        }
+    }
+
     fn suspect(&mut self, suspects: bool) {
         match (self.suspects, suspects) {
             (false, true) => self.state.suspects.fetch_add(1, Ordering::Relaxed),

@@ -63,6 +63,29 @@ fn a_replica_known_to_be_silent_is_passed_over() {
 }
 
 #[test]
+fn a_suspicion_ends_with_the_first_answer() {
+    let is_suspect = |world: &World| {
+        world.publisher.topology().instance(world.instance("rs1-a")).unwrap().state.is_suspect()
+    };
+    // Pings without an answer while a request is waited for, which keeps the connection; requests without one.
+    for [count, timeout] in [[1, 60_000], [8, 150]] {
+        let mut world = three();
+        world.freeze("rs1-a");
+        for _ in 0..count {
+            world.post(Ask::rw(1).timeout(ms(timeout)));
+            world.run_for(ms(60));
+        }
+        world.run_until("it is suspect", is_suspect);
+        world.thaw("rs1-a");
+        world.run_for(ms(10));
+        world.call(Ask::ro(1)).values();
+        assert_eq!(calls_at(&world, "rs1-a"), count + 1, "reads go there again");
+        assert!(!is_suspect(&world), "and so others are told");
+        world.settle();
+    }
+}
+
+#[test]
 fn the_last_attempt_gets_what_is_left() {
     let mut world = three();
     for id in ["rs1-a", "rs1-b", "rs1-c"] {
