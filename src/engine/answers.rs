@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::core::{Core, MASTER_PAUSE, Report};
+use super::core::{Core, Report};
+use super::dispatch::MASTER_PAUSE;
 use super::peer::{Owner, Peer};
 use crate::call::Stage;
 use crate::call::UNKNOWN_DESTINATION_PAUSE;

@@ -11,13 +11,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use crate::call::Stage;
-use crate::call::endpoint;
-use crate::call::key::Keyspace;
-use crate::call::raw_args;
-use crate::call::request::{CLIENTS, Client, Form, Outcome, RawRequest, Reply, Target, Token};
+use crate::call::Call;
+use crate::call::request::{CLIENTS, Client, Outcome, Reply, Token};
 use crate::call::wheel::Wheel;
-use crate::call::{Call, UNKNOWN_DESTINATION_PAUSE};
 use crate::conn::{self, Event};
 use crate::engine::inbox::Message;
 use crate::engine::peer::{Owner, Peer};
@@ -28,18 +24,11 @@ use crate::ids::{CallId, InstanceIdx, ReplicasetIdx};
 use crate::metrics::Counters;
 use crate::route::address::Address;
 use crate::route::buckets::Buckets;
-use crate::route::pick;
 use crate::route::topology::Topology;
 use crate::slab::Slab;
 use crate::time::Time;
-use crate::wire::mp;
 use crate::wire::vshard::write_failure;
 
-/// Pause of a write that waits for the control loop to learn who the master is.
-pub(super) const MASTER_PAUSE: Duration = Duration::from_millis(10);
-
-/// A retry with less time than this is not made.
-const SHORTEST_RETRY: Duration = Duration::from_millis(50);
 /// Something for the thread to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
@@ -215,6 +204,19 @@ impl Core {
         let reply =
             Reply::single(token, Outcome::Failed, Vec::new(), |out| write_failure(out, &Failure::Stopped));
         self.reply(client, reply);
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+        let ids: Vec<CallId> = self.calls.keys().collect();
+        for id in ids {
+            self.fail(id, &Failure::Stopped);
+        }
+        for (slot, peer) in self.peers.iter_mut().enumerate() {
+            if peer.take().is_some() {
+                self.actions.push_back(Action::Close(InstanceIdx(slot as u32)));
+            }
+        }
     }
 
     /// A socket is being made for this instance.
@@ -399,328 +401,7 @@ impl Core {
         &mut self.reports
     }
 
-    // Calls.
-
-    pub(super) fn accept_raw(&mut self, request: RawRequest, now: Time) {
-        let RawRequest { token, form, bytes } = request;
-        let keyspace = Keyspace { bucket_count: self.buckets.count(), rules: self.topology.hash_rules };
-        let read = match form {
-            Form::Callraw => raw_args::read(bytes, keyspace),
-            Form::Endpoint(endpoint, bucket) => endpoint::read(bytes, &endpoint, bucket, keyspace),
-        };
-        match read {
-            Ok(read) => self.accept(Call::from_raw(token, read, now), now),
-            Err((buffer, malformed)) => {
-                self.counters.calls.add(1);
-                let text = malformed.to_string();
-                let reply = Reply::single(token, Outcome::Malformed, buffer, |out| mp::write_str(out, &text));
-                self.reply(Client::Host, reply);
-            }
-        }
-    }
-
-    pub(super) fn accept(&mut self, call: Call, now: Time) {
-        self.counters.calls.add(1);
-        let (client, token, deadline) = (call.client as usize, call.token, call.deadline);
-        let is_over = deadline <= now || call.has_no_attempt();
-        let id = self.calls.insert(call);
-        let table = &mut self.by_token[client];
-        if table.len() <= token.index as usize {
-            table.resize(token.index as usize + 1, u64::MAX);
-        }
-        table[token.index as usize] = id.pack();
-        if self.stopped {
-            return self.fail(id, &Failure::Stopped);
-        }
-        if is_over {
-            // Not sent, not even a write: its caller has given up already.
-            self.counters.timeouts.add(1);
-            return self.fail(id, &Failure::Timeout);
-        }
-        self.wheel.set(id.index, deadline);
-        self.dispatch(id, now);
-    }
-
-    pub(super) fn cancel(&mut self, client: Client, token: Token) {
-        if let Some(id) = self.find(client, token) {
-            self.counters.cancelled.add(1);
-            self.end(id);
-        }
-    }
-
-    /// The call of this token, while it is under way.
-    pub(super) fn find(&self, client: Client, token: Token) -> Option<CallId> {
-        let id = CallId::unpack(*self.by_token[client as usize].get(token.index as usize)?);
-        self.calls.get(id).is_some_and(|call| call.token == token && call.client == client).then_some(id)
-    }
-
-    pub(super) fn stop(&mut self) {
-        self.stopped = true;
-        let ids: Vec<CallId> = self.calls.keys().collect();
-        for id in ids {
-            self.fail(id, &Failure::Stopped);
-        }
-        for (slot, peer) in self.peers.iter_mut().enumerate() {
-            if peer.take().is_some() {
-                self.actions.push_back(Action::Close(InstanceIdx(slot as u32)));
-            }
-        }
-    }
-
-    /// Sends a call, or puts it where it waits.
-    pub(super) fn dispatch(&mut self, id: CallId, now: Time) {
-        let Some(call) = self.calls.get_mut(id) else { return };
-        if call.deadline <= now {
-            return self.deadline(id);
-        }
-        if let Some(destination) = call.destination.take() {
-            let known = self.topology.replicaset_by_id(&destination);
-            match (known, call.target) {
-                (Some(replicaset), Target::Bucket(bucket)) => self.buckets.set(bucket, replicaset),
-                _ => {
-                    call.destination = Some(destination);
-                    return self.pause(id, UNKNOWN_DESTINATION_PAUSE, now);
-                }
-            }
-        }
-        match call.target {
-            Target::Bucket(bucket) => match self.buckets.get(bucket) {
-                Some(replicaset) => self.dispatch_to_replicaset(id, replicaset, now),
-                None => self.resolve(bucket, id, now),
-            },
-            Target::Route(bucket) => match self.buckets.get(bucket) {
-                Some(replicaset) => self.finish_route(id, replicaset),
-                None => self.resolve(bucket, id, now),
-            },
-            Target::Replicaset(replicaset) => self.dispatch_to_replicaset(id, replicaset, now),
-            Target::Instance(idx) => self.dispatch_to_instance(id, idx, now),
-        }
-    }
-
-    pub(super) fn dispatch_to_replicaset(&mut self, id: CallId, idx: ReplicasetIdx, now: Time) {
-        let Some(call) = self.calls.get_mut(id) else { return };
-        let Some(replicaset) = self.topology.replicaset(idx) else {
-            if let Target::Bucket(bucket) = call.target {
-                self.buckets.forget_if(bucket, idx);
-                return self.resolve(bucket, id, now);
-            }
-            return self.fail(id, &Failure::Outdated);
-        };
-        call.replicaset = Some(idx);
-        if self.balance.len() <= idx.slot() {
-            self.balance.resize(idx.slot() + 1, 0);
-        }
-        let peers = &self.peers;
-        let usable = |idx: InstanceIdx| {
-            peers.get(idx.slot()).and_then(Option::as_ref).is_some_and(|peer| peer.is_usable(now))
-        };
-        let turn = &mut self.balance[idx.slot()];
-        if let Some(instance) = pick::pick(replicaset, call.access, &call.tried, turn, usable) {
-            return self.dispatch_to_instance(id, instance, now);
-        }
-        let failure = Failure::MissingMaster { replicaset: replicaset.id.clone() };
-        if !replicaset.master_auto {
-            return self.fail(id, &failure);
-        }
-        let pause = call.next_pause().max(MASTER_PAUSE);
-        let report = Report::MissingMaster(idx);
-        if self.reports.last() != Some(&report) {
-            self.reports.push(report);
-        }
-        self.remember(id, &failure);
-        self.pause(id, pause, now);
-    }
-
-    pub(super) fn dispatch_to_instance(&mut self, id: CallId, idx: InstanceIdx, now: Time) {
-        let limits = self.topology.limits;
-        let Some(call) = self.calls.get_mut(id) else { return };
-        let Some(peer) = self.peers.get_mut(idx.slot()).and_then(Option::as_mut).filter(|peer| !peer.retired)
-        else {
-            return self.fail(id, &Failure::Outdated);
-        };
-        let is_read = call.access.mode == pick::Mode::Read;
-        if is_read && !matches!(call.target, Target::Instance(_)) && peer.backoff.lasts(&peer.state, now) {
-            let replicaset = call.replicaset.and_then(|idx| self.topology.replicaset(idx));
-            let replicaset = replicaset.map(|replicaset| replicaset.id.clone()).unwrap_or_default();
-            let failure = Failure::ReplicasetInBackoff { replicaset, error: peer.backoff.error.clone() };
-            return self.fail(id, &failure);
-        }
-        // Behind those that wait already, unless it is its turn.
-        let waits = peer.waiting() > 0 && call.stage != Stage::Admitted(idx);
-        if waits || !peer.has_room(&limits) {
-            call.stage = Stage::Waiting(idx);
-            if !peer.wait(id, &limits, &self.calls) {
-                let instance = peer.id.clone();
-                if let Some(call) = self.calls.get_mut(id) {
-                    call.stage = Stage::Ready;
-                }
-                self.fail(id, &Failure::Overloaded { instance });
-            }
-            return;
-        }
-        if call.attempts > 0 {
-            self.counters.retries.add(1);
-        }
-        call.attempts += 1;
-        call.sent = now;
-        let key = peer.conn.send(Owner::Call(id), crate::wire::iproto::TYPE_CALL, &call.payload);
-        call.stage = Stage::Sent(idx, key);
-        let timer = call.attempt_deadline(now);
-        if timer != call.timer {
-            call.timer = timer;
-            self.wheel.set(id.index, timer);
-        }
-        if !peer.dirty {
-            peer.dirty = true;
-            self.dirty.push(idx);
-        }
-    }
-
-    pub(super) fn timer_fired(&mut self, id: CallId, now: Time) {
-        let Some(call) = self.calls.get_mut(id) else { return };
-        let is_sent = matches!(call.stage, Stage::Sent(..));
-        let end = if is_sent { call.answer_by } else { call.deadline };
-        if end <= now {
-            return self.deadline(id);
-        }
-        match call.stage {
-            Stage::Sent(idx, key) => {
-                // This attempt's time is over; the answer, should it come, is late.
-                call.stage = Stage::Ready;
-                if call.tried.contains(&idx) {
-                    call.tried.clear();
-                }
-                call.tried.push(idx);
-                let sent = call.sent;
-                self.give_up(idx, sent);
-                self.abandon(idx, key);
-                self.set_timer(id);
-                self.dispatch(id, now);
-            }
-            Stage::Paused => {
-                self.set_timer(id);
-                self.dispatch(id, now);
-            }
-            // The timer of an attempt before: what it waits for now is bounded by the deadline alone. Those that are ready
-            // are sent in this turn anyway, and must not be sent twice.
-            Stage::Ready | Stage::Admitted(_) | Stage::Waiting(_) | Stage::Resolving => self.set_timer(id),
-        }
-    }
-
-    pub(super) fn set_timer(&mut self, id: CallId) {
-        let Some(call) = self.calls.get_mut(id) else { return };
-        call.timer = call.deadline;
-        self.wheel.set(id.index, call.deadline);
-    }
-
-    /// The call's time is over: it ends with the newest thing known about it.
-    pub(super) fn deadline(&mut self, id: CallId) {
-        self.counters.timeouts.add(1);
-        let Some(call) = self.calls.get_mut(id) else { return };
-        let sent = call.sent;
-        match (call.stage, call.last_error.take()) {
-            (Stage::Waiting(idx), None) if self.peer(idx).is_some_and(|peer| !peer.conn.is_ready()) => {
-                let failure = self.no_connection(idx);
-                self.fail(id, &failure);
-            }
-            (Stage::Waiting(idx), None) => {
-                let instance = self.peer(idx).map(|peer| peer.id.clone()).unwrap_or_default();
-                self.fail(id, &Failure::Overloaded { instance });
-            }
-            (Stage::Sent(idx, _), _) => {
-                self.give_up(idx, sent);
-                self.fail(id, &Failure::Timeout);
-            }
-            (_, None) => self.fail(id, &Failure::Timeout),
-            (_, Some(error)) => self.fail_with(id, &error),
-        }
-    }
-
-    /// It is sent in this turn once more.
-    pub(super) fn again(&mut self, id: CallId) {
-        let Some(call) = self.calls.get_mut(id) else { return };
-        call.stage = Stage::Ready;
-        self.ready.push_back(id);
-        if call.timer > call.deadline {
-            // The longer time was for the answer that has come.
-            self.set_timer(id);
-        }
-    }
-
-    pub(super) fn pause(&mut self, id: CallId, span: Duration, now: Time) {
-        let Some(call) = self.calls.get_mut(id) else { return };
-        if span.is_zero() {
-            return self.again(id);
-        }
-        call.stage = Stage::Paused;
-        let again = now.after(span);
-        // What is asked too late to be answered would end as a bare timeout, and hide why the call has waited.
-        call.timer = if again.after(SHORTEST_RETRY) > call.deadline { call.deadline } else { again };
-        self.wheel.set(id.index, call.timer);
-    }
-
-    pub(super) fn remember(&mut self, id: CallId, failure: &Failure) {
-        if let Some(call) = self.calls.get_mut(id) {
-            let mut error = Vec::new();
-            write_failure(&mut error, failure);
-            call.last_error = Some(error.into());
-        }
-    }
-
-    pub(super) fn finish_route(&mut self, id: CallId, replicaset: ReplicasetIdx) {
-        let Some(call) = self.end(id) else { return };
-        let reply = Reply::single(call.token, Outcome::Values, call.payload.into_buffer(), |out| {
-            mp::write_uint(out, u64::from(replicaset.0));
-        });
-        self.reply(call.client, reply);
-    }
-
-    pub(super) fn fail(&mut self, id: CallId, failure: &Failure) {
-        let Some(call) = self.end(id) else { return };
-        let buffer = call.payload.into_buffer();
-        let reply = Reply::single(call.token, Outcome::Failed, buffer, |out| write_failure(out, failure));
-        self.reply(call.client, reply);
-    }
-
-    pub(super) fn fail_with(&mut self, id: CallId, error: &[u8]) {
-        let Some(call) = self.end(id) else { return };
-        let reply = Reply::copied(call.token, Outcome::Failed, call.payload.into_buffer(), error, 1);
-        self.reply(call.client, reply);
-    }
-
-    pub(super) fn reply(&mut self, client: Client, reply: Reply) {
-        self.counters.replies.add(1);
-        self.counters.failures.add(u64::from(reply.outcome != Outcome::Values));
-        self.replies[client as usize].push(reply);
-    }
-
-    /// Takes a call out of everything that knows it.
-    pub(super) fn end(&mut self, id: CallId) -> Option<Call> {
-        let call = self.calls.remove(id)?;
-        self.wheel.clear(id.index);
-        match call.stage {
-            Stage::Sent(idx, key) => self.abandon(idx, key),
-            Stage::Waiting(idx) => {
-                if let Some(peer) = self.peer_mut(idx) {
-                    peer.left();
-                }
-            }
-            Stage::Ready | Stage::Admitted(_) | Stage::Resolving | Stage::Paused => {}
-        }
-        Some(call)
-    }
-
-    pub(super) fn no_connection(&self, idx: InstanceIdx) -> Failure {
-        let Some(peer) = self.peer(idx) else { return Failure::Outdated };
-        if let Some((expected, actual)) = peer.conn.name_mismatch() {
-            return Failure::NameMismatch { expected: expected.into(), actual: actual.map(String::from) };
-        }
-        Failure::NoConnection {
-            instance: peer.id.clone(),
-            address: peer.address.to_string(),
-            reason: peer.conn.last_error().to_string(),
-        }
-    }
+    // What the other files of this struct go by.
 
     pub(super) fn peer(&self, idx: InstanceIdx) -> Option<&Peer> {
         self.peers.get(idx.slot())?.as_deref()

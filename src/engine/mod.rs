@@ -1,8 +1,10 @@
 //! Engine threads: all sockets to storages, one turn at a time. `core` decides, `thread` moves bytes.
 
 mod answers;
+mod calls;
 mod connections;
 pub mod core;
+mod dispatch;
 pub mod inbox;
 mod names;
 mod patience;
