@@ -60,6 +60,7 @@ function setup.rawshard()
     local router = require('rawshard.router')
     local rcfg = common.sharding()
     rcfg.io_threads = cfg.io_threads
+    if os.getenv("OVERRIDE") then rcfg.iproto_override = true end
     router.cfg(rcfg)
     box.schema.func.create('rawshard.callraw', {language = 'C', if_not_exists = true})
     is_ready = function()

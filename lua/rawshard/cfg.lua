@@ -284,6 +284,12 @@ local function check_identification_mode(mode)
     end
 end
 
+local function check_iproto_override(is_on)
+    if is_on and not lversion.host_is_at_least(2, 11) then
+        fail('IPROTO override is supported only for Tarantool >= 2.11')
+    end
+end
+
 local options = {
     option('identification_mode', 'Config identification mode', {enum = {'uuid_as_key', 'name_as_key'}},
            {default = 'uuid_as_key', check = check_identification_mode}),
@@ -324,6 +330,7 @@ local added_options = {
     option('max_in_flight', 'Limit of calls in flight', 'positive integer', {optional = true}),
     option('max_waiting', 'Limit of waiting calls', 'positive integer', {optional = true}),
     option('max_queued_bytes', 'Limit of queued bytes', 'positive integer', {optional = true}),
+    option('iproto_override', 'IPROTO override', 'boolean', {optional = true, check = check_iproto_override}),
     option('busy_poll', 'Busy poll time', 'non-negative number', {optional = true, max = 0.01}),
 }
 

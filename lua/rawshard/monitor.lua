@@ -133,6 +133,7 @@ local function info(router, opts)
         is_enabled = router.is_enabled,
         slab = state.slab,
         waiters = state.waiters,
+        iproto_override = state.iproto_override,
         engines = state.engines,
     }
     for i, replicaset in ipairs(router.replicaset_list) do

@@ -4,9 +4,9 @@
 -- Beside it in this directory: replicaset and replica (their objects), object (what all of these have in common), places
 -- (where they stand), attach (routers beside vshard's), monitor (info), bootstrap, map_call and map_read (map-reduce),
 -- endpoint (bind), callopts (options of a call), future, codec (arguments into bytes, answers into values), cfg and uri
--- (the configuration table), hash, error, native (finds and loads rawshard.so), version. There must be no init.lua:
--- Tarantool looks for the library of the stored function `rawshard.callraw` by the name `rawshard`, and would take that
--- file for it.
+-- (the configuration table), override (calls without a fiber each), hash, error, native (finds and loads rawshard.so),
+-- version. There must be no init.lua: Tarantool looks for the library of the stored function `rawshard.callraw` by the
+-- name `rawshard`, and would take that file for it.
 --
 -- A router lives longer than this module: reloading it (package.loaded cleared, required again) finds the running
 -- routers in a global and gives their objects the new methods. Whoever kept the old module goes on with its functions.
@@ -27,6 +27,7 @@ local map_call = require('rawshard.map_call')
 local map_read = require('rawshard.map_read')
 local monitor = require('rawshard.monitor')
 local native = require('rawshard.native')
+local override = require('rawshard.override')
 local object = require('rawshard.object')
 local version = require('rawshard.version')
 
@@ -413,6 +414,9 @@ local function apply(self, cfg)
     self.current_cfg = cfg
     set_enabled(self, self.is_enabled)
     lreplicaset.outdate(old, cfg.connection_outdate_delay)
+    if cfg.iproto_override ~= nil then
+        override.set(M, cfg.iproto_override)
+    end
     wait_masters(self)
 end
 

@@ -40,7 +40,9 @@ pub unsafe extern "C" fn serve(ctx: *mut BoxFunctionCtx, args: *const c_char, en
     guard::stored(|| {
         // The bytes lie in the connection's input buffer, which is gone as soon as the fiber yields.
         // SAFETY: the host gives two ends of one buffer, valid until then; `post` copies what it needs.
-        let token = post(unsafe { std::slice::from_raw_parts(args.cast(), end.offset_from_unsigned(args)) })?;
+        let args = unsafe { std::slice::from_raw_parts(args.cast(), end.offset_from_unsigned(args)) };
+        RUNTIME.with(|runtime| runtime.direct.admit(args));
+        let token = post(args)?;
         let reply = park::wait(token)?;
         let returned = give(ctx, &reply);
         RUNTIME.with(|runtime| runtime.buffers.put(reply.into_buffer()));

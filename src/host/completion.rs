@@ -6,8 +6,9 @@ use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
 use std::ptr::NonNull;
 
+use super::answers;
 use super::failure::Failure;
-use super::runtime::{Entry, RUNTIME, Runtime};
+use super::runtime::{Entry, RUNTIME};
 use super::sys::{self, Fiber};
 use crate::call::request::Reply;
 use crate::router::Router;
@@ -24,6 +25,18 @@ pub struct Completion {
 impl Completion {
     pub const fn new() -> Completion {
         Completion { fiber: None, flushes: false, batch: Vec::new() }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.fiber.is_some()
+    }
+
+    /// Has the fiber look for what there is to do.
+    pub fn wake(&self) {
+        if let Some(fiber) = self.fiber {
+            // SAFETY: on TX; the fiber takes itself out when it ends. Waking does not switch.
+            unsafe { sys::fiber_wakeup(fiber.as_ptr()) };
+        }
     }
 
     /// Has all outgoing messages sent when the fibers that are ready now have run.
@@ -63,6 +76,7 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
         let bell = RUNTIME.with(|runtime| runtime.bell.clone());
         deliver();
         flush();
+        answers::send();
         // A cancelled fiber must end: coio_wait does not wait any more, and 3.x counts on it when it stops.
         while let Some(bell) = &bell
             && !sys::fiber_is_cancelled()
@@ -72,6 +86,7 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
             }
             deliver();
             flush();
+            answers::send();
         }
     })
     .is_err();
@@ -86,7 +101,8 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
             if failed {
                 // Nobody knows which answers are lost and what has been sent, and no call may wait for ever.
                 runtime.routers.iter_mut().for_each(|entry| entry.outgoing.iter_mut().for_each(Vec::clear));
-                runtime.waiters.abandon(|_| true);
+                runtime.abandon(|_| true);
+                runtime.send_soon();
                 return false;
             }
             !runtime.waiters.is_empty()
@@ -96,7 +112,10 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
     if let Ok(true) = orphans {
         let _ = catch_unwind(|| {
             if ensure().is_err() {
-                RUNTIME.with(|runtime| runtime.waiters.abandon(|_| true));
+                RUNTIME.with(|runtime| {
+                    runtime.abandon(|_| true);
+                    runtime.send_soon();
+                });
             }
         });
     }
@@ -106,13 +125,14 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
 /// Hands out all answers there are.
 fn deliver() {
     RUNTIME.with(|runtime| {
-        let Runtime { routers, completion, waiters, buffers, .. } = runtime;
-        for entry in routers.iter() {
-            entry.router.take_replies(&mut completion.batch);
-            for reply in completion.batch.drain(..) {
-                waiters.deliver(reply, buffers);
-            }
+        let mut batch = std::mem::take(&mut runtime.completion.batch);
+        for entry in runtime.routers.iter() {
+            entry.router.take_replies(&mut batch);
         }
+        for reply in batch.drain(..) {
+            runtime.deliver(reply);
+        }
+        runtime.completion.batch = batch;
     });
 }
 

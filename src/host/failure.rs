@@ -26,6 +26,11 @@ impl Failure {
         Failure::Error { code: PROC_C, text: text.into() }
     }
 
+    /// No answer will come.
+    pub fn stopped() -> Failure {
+        Failure::state("rawshard: the router is stopped")
+    }
+
     pub fn panic(payload: &(dyn Any + Send)) -> Failure {
         let text = payload
             .downcast_ref::<&str>()

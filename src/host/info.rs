@@ -44,6 +44,16 @@ pub fn table(lua: &Lua, router: &Router, with_services: bool) -> Result<Table> {
     let (capacity, used, peak) = RUNTIME.with(|runtime| runtime.waiters.occupancy());
     info.set("waiters", occupancy(lua, (capacity.into(), used.into(), peak.into()))?)?;
 
+    let (direct, undeliverable) =
+        RUNTIME.with(|runtime| (runtime.direct.counts(), runtime.answers.undeliverable));
+    if let (true, calls, in_flight) = direct {
+        let table = lua.create_table()?;
+        table.set("calls", calls)?;
+        table.set("in_flight", in_flight)?;
+        table.set("undeliverable", undeliverable)?;
+        info.set("iproto_override", table)?;
+    }
+
     info.set("bucket_beyond", router.control_status().bucket_beyond)?;
     if with_services {
         info.set("services", services_table(lua, router, &topology)?)?;

@@ -8,7 +8,7 @@ use mlua::{FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, MultiValue,
 use super::failure::Failure;
 use super::guard::{self, End};
 use super::sys::{self, lua, lua_State};
-use super::{calls, config, door, endpoints, future, info, keys, log, object, result, runtime, tx};
+use super::{calls, config, direct, door, endpoints, future, info, keys, log, object, result, runtime, tx};
 use crate::call::key::Keyspace;
 use crate::call::raw_args;
 use crate::ids::BucketId;
@@ -59,7 +59,9 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     table.set("has_msgpack_object", has_objects)?;
     table.set("reads_msgpack_object_in_place", in_place)?;
     table.set("future_mt", lua.named_registry_value::<Table>(&future::METATABLE.to_string_lossy())?)?;
-    for (name, function) in calls::FUNCTIONS.iter().chain(keys::FUNCTIONS).chain(future::FUNCTIONS) {
+    for (name, function) in
+        calls::FUNCTIONS.iter().chain(keys::FUNCTIONS).chain(future::FUNCTIONS).chain(direct::FUNCTIONS)
+    {
         // SAFETY: they obey the rules of raw C functions, written down in `calls.rs`.
         table.set(name.to_string_lossy(), unsafe { lua.create_c_function(*function)? })?;
     }
@@ -154,6 +156,10 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
             Ok(read) => (Some(read.bucket.number()), None),
             Err((_, malformed)) => (None, Some(malformed.to_string())),
         })
+    })?;
+    natives.add("direct_forget", |_, session: Option<u64>| {
+        runtime::RUNTIME.with(|runtime| runtime.direct.forget(session));
+        Ok(())
     })?;
     natives.add("discovery_wakeup", |_, id: u32| {
         runtime::router(id)?.discovery_wakeup();

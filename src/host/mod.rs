@@ -6,21 +6,25 @@
 //! - `runtime` is what a process has once; `door` leads every mapping of the library to it.
 //! - `waiters` are the slots of calls under way, `park` sends calls and parks fibers, `completion` is the fiber that
 //!   wakes them, `bell` how engines wake that one.
-//! - `cfunc` is the stored function; `calls` are the Lua functions that wait, `future` those of futures, `lua` all other ones, with `config` and
+//! - `cfunc` is the stored function; `direct` takes its calls before the host starts a fiber to wait, with the functions of `iproto`, and `answers` sends what
+//!   becomes of them; `calls` are the Lua functions that wait, `future` those of futures, `lua` all other ones, with `config` and
 //!   `info` for its tables, `object` for `msgpack.object`, `result` for the answer that Lua reads.
 
+mod answers;
 mod bell;
 mod buffers;
 mod calls;
 mod cfunc;
 mod completion;
 mod config;
+mod direct;
 mod door;
 mod endpoints;
 mod failure;
 mod future;
 mod guard;
 mod info;
+mod iproto;
 mod keys;
 mod log;
 mod lua;

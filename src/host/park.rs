@@ -95,15 +95,24 @@ pub fn post_raw(router: u32, form: Form, bytes: &[u8]) -> Result<Token, Failure>
     // Not before: starting the completion fiber switches. The host then runs the triggers of the fiber that yields, which
     // give the input that the bytes lie in back to the connection.
     completion::ensure()?;
-    RUNTIME.with(|runtime| {
-        let Runtime { routers, waiters, completion, .. } = runtime;
-        let entry = routers.serving(router)?;
-        let engine = entry.router.engine_of_raw(&form, &buffer);
-        let link = waiters.link(Owner::Fiber(current()?), router, engine);
-        entry.outgoing[engine].push(Message::Raw(RawRequest { token: link.token, form, bytes: buffer }));
-        completion.flush_soon(&entry.router);
-        Ok(link.keep())
-    })
+    RUNTIME.with(|runtime| enqueue(runtime, router, form, buffer, Owner::Fiber(current()?)))
+}
+
+/// Sends a raw call, whose answer is for `owner`.
+pub fn enqueue(
+    runtime: &mut Runtime,
+    router: u32,
+    form: Form,
+    bytes: Vec<u8>,
+    owner: Owner,
+) -> Result<Token, Failure> {
+    let Runtime { routers, waiters, completion, .. } = runtime;
+    let entry = routers.serving(router)?;
+    let engine = entry.router.engine_of_raw(&form, &bytes);
+    let link = waiters.link(owner, router, engine);
+    entry.outgoing[engine].push(Message::Raw(RawRequest { token: link.token, form, bytes }));
+    completion.flush_soon(&entry.router);
+    Ok(link.keep())
 }
 
 /// Parks the current fiber until the answer is there or the fiber is cancelled. Yields. That the arguments of a raw call

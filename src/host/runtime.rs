@@ -5,14 +5,17 @@
 
 use std::sync::Arc;
 
+use super::answers::Answers;
 use super::bell::Bell;
 use super::buffers::Buffers;
 use super::completion::Completion;
+use super::direct::Direct;
 use super::endpoints::Endpoints;
 use super::failure::Failure;
 use super::result::Held;
 use super::tx::TxCell;
 use super::waiters::Waiters;
+use crate::call::request::Reply;
 use crate::control::config::Config;
 use crate::engine::inbox::Message;
 use crate::router::Router;
@@ -27,6 +30,8 @@ pub struct Runtime {
     pub bell: Option<Arc<Bell>>,
     pub completion: Completion,
     pub waiters: Waiters,
+    pub direct: Direct,
+    pub answers: Answers,
     pub buffers: Buffers,
     pub held: Held,
     pub endpoints: Endpoints,
@@ -67,6 +72,8 @@ impl Runtime {
             bell: None,
             completion: Completion::new(),
             waiters: Waiters::new(),
+            direct: Direct::new(),
+            answers: Answers::new(),
             buffers: Buffers::new(),
             held: Held::new(),
             endpoints: Endpoints::new(),
@@ -77,6 +84,24 @@ impl Runtime {
     pub fn static_entry(&self) -> Result<(u32, &Entry), Failure> {
         let id = self.static_router.ok_or_else(|| Failure::state(NOT_CONFIGURED))?;
         Ok((id, self.routers.get(id)?))
+    }
+
+    /// Hands an answer to whom it is for.
+    pub fn deliver(&mut self, reply: Reply) {
+        let Runtime { waiters, direct, answers, buffers, .. } = self;
+        if let Some((remote, reply)) = waiters.deliver(reply, buffers) {
+            direct.ended(&remote);
+            answers.push(remote, reply);
+        }
+    }
+
+    /// Ends the waits for routers that `gone` names.
+    pub fn abandon(&mut self, gone: impl Fn(u32) -> bool) {
+        let Runtime { waiters, direct, answers, .. } = self;
+        waiters.abandon(gone, |remote| {
+            direct.ended(&remote);
+            answers.push_abandoned(remote);
+        });
     }
 
     fn bell(&mut self) -> Result<Arc<Bell>, String> {
@@ -166,12 +191,12 @@ pub fn stop(id: u32) {
     let mut replies = Vec::new();
     entry.router.take_replies(&mut replies);
     RUNTIME.with(|runtime| {
-        let Runtime { waiters, buffers, .. } = runtime;
         for reply in replies {
-            waiters.deliver(reply, buffers);
+            runtime.deliver(reply);
         }
         // Every call has had its answer by now. Should one not, its fiber must not wait for ever.
-        waiters.abandon(|router| router == id);
+        runtime.abandon(|router| router == id);
+        runtime.send_soon();
     });
     log::info!("router '{}' is stopped", entry.name);
 }

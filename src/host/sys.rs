@@ -22,6 +22,7 @@ pub type FiberMain = unsafe extern "C" fn(arguments: *mut c_void) -> c_int;
 
 unsafe extern "C" {
     pub fn fiber_new(name: *const c_char, main: FiberMain) -> *mut Fiber;
+    pub fn fiber_reschedule();
 }
 
 unsafe extern "C-unwind" {

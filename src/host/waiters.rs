@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
+use super::answers::Remote;
 use super::buffers::Buffers;
 use super::failure::Failure;
 use super::result::Held;
@@ -36,6 +37,8 @@ pub enum Owner {
     /// It waits for nothing else.
     Fiber(NonNull<Fiber>),
     Future(Future),
+    /// A client's request, which no fiber waits for.
+    Session(Remote),
     /// The answer is dropped.
     Nobody,
 }
@@ -114,11 +117,15 @@ impl Waiters {
 
     // What happens to a call.
 
-    /// Hands an answer to whom it is for and wakes the fibers; drops the answer if the caller has left.
-    pub fn deliver(&mut self, reply: Reply, buffers: &mut Buffers) {
-        let Some(waiter) = self.slab.get_mut(reply.token) else { return buffers.put(reply.into_buffer()) };
+    /// Hands an answer to whom it is for and wakes the fibers; drops the answer if the caller has left. Gives it back if it is
+    /// for a session.
+    pub fn deliver(&mut self, reply: Reply, buffers: &mut Buffers) -> Option<(Remote, Reply)> {
+        let Some(waiter) = self.slab.get_mut(reply.token) else {
+            buffers.put(reply.into_buffer());
+            return None;
+        };
         if !matches!(waiter.state, State::Waiting) {
-            return;
+            return None;
         }
         if reply.outcome == Outcome::Push {
             if let Owner::Future(future) = &mut waiter.owner {
@@ -128,7 +135,7 @@ impl Waiters {
                 let sleepers = future.sleepers;
                 self.nudge(sleepers);
             }
-            return;
+            return None;
         }
         match &mut waiter.owner {
             Owner::Fiber(fiber) => {
@@ -142,15 +149,21 @@ impl Waiters {
                 waiter.state = State::Answered(reply);
                 self.rouse(sleepers);
             }
+            Owner::Session(remote) => {
+                let remote = *remote;
+                self.slab.remove(reply.token);
+                return Some((remote, reply));
+            }
             Owner::Nobody => {
                 self.slab.remove(reply.token);
                 buffers.put(reply.into_buffer());
             }
         }
+        None
     }
 
-    /// Ends the waits for routers that `gone` names.
-    pub fn abandon(&mut self, gone: impl Fn(u32) -> bool) {
+    /// Ends the waits for routers that `gone` names; `tell` is told of those that no fiber waits for.
+    pub fn abandon(&mut self, gone: impl Fn(u32) -> bool, mut tell: impl FnMut(Remote)) {
         let keys: Vec<Token> = self.slab.keys().collect();
         for key in keys {
             let Some(waiter) = self.slab.get_mut(key) else { continue };
@@ -163,6 +176,10 @@ impl Waiters {
                 Owner::Future(future) => {
                     let sleepers = std::mem::replace(&mut future.sleepers, NOBODY);
                     self.rouse(sleepers);
+                }
+                Owner::Session(remote) => {
+                    tell(*remote);
+                    self.slab.remove(key);
                 }
                 Owner::Nobody => {
                     self.slab.remove(key);
@@ -181,7 +198,7 @@ impl Waiters {
         }
         Some(match self.slab.remove(token).map(|waiter| waiter.state) {
             Some(State::Answered(reply)) => Ok(reply),
-            _ => Err(Failure::state("rawshard: the router is stopped")),
+            _ => Err(Failure::stopped()),
         })
     }
 

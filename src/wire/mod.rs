@@ -6,4 +6,5 @@ pub mod iproto;
 pub mod mp;
 pub mod path;
 pub mod payload;
+pub mod serve;
 pub mod vshard;

@@ -4,6 +4,7 @@
 --     lua      router.call() in Lua, results decoded
 --     lua_raw  router.call() with return_raw, arguments a msgpack.object       (Tarantool ≥ 2.10)
 --     cfunc    the C stored function rawshard.callraw, by a net.box client
+--     direct   the same with iproto_override: no fiber waits for the answer    (Tarantool ≥ 2.11)
 --     raw      the Lua function registered with takes_raw_args, same client    (Tarantool ≥ 2.10)
 --
 -- A request is {bucket, opts, func, args, call_opts}; n (3 … 5) says how many elements are sent. A description is
@@ -111,11 +112,28 @@ end
 
 -- Raw entries
 
+-- Switches the router's iproto_override on or off. A restarted router begins without.
+local function set_override(c, is_on)
+    local process = c.router.process
+    if (c.overriding == process) ~= is_on then
+        c.router:eval('rawshard_override(...)', {is_on})
+        c.overriding = is_on and process or nil
+    end
+end
+
 local function new_entry(name, func, is_wrapped, is_supported)
     return {
         name = name, func = func, is_entry = true,
         is_supported = is_supported,
         start = function(_, c, request)
+            if func == 'rawshard.callraw' then
+                set_override(c, name == 'direct')
+            end
+            if name == 'direct' and c.admitted ~= client(c) then
+                -- The host wants to see the first call of each session.
+                c.admitted = client(c)
+                pcall(c.admitted.call, c.admitted, func)
+            end
             return client(c):call(func, unpack_request(request), {is_async = true})
         end,
         finish = function(_, future, timeout)
@@ -136,6 +154,12 @@ frontends.lua_raw = new_lua('lua_raw', true)
 frontends.cfunc = new_entry('cfunc', 'rawshard.callraw', env.wraps_c_results, function()
     return env.router_kind == 'rawshard', 'vshard has no raw entry'
 end)
+frontends.direct = new_entry('direct', 'rawshard.callraw', env.wraps_c_results, function()
+    if env.router_kind ~= 'rawshard' then
+        return false, 'vshard has no raw entry'
+    end
+    return env.at_least('2.11'), 'no box_iproto_override before Tarantool 2.11'
+end)
 frontends.raw = new_entry('raw', 'vshard.router.callraw', false, function()
     if env.router_kind ~= 'rawshard' then
         return false, 'vshard has no raw entry'
@@ -153,7 +177,7 @@ for _, fe in pairs(frontends) do
     end
 end
 
-frontends.order = {'lua', 'lua_raw', 'cfunc', 'raw'}
+frontends.order = {'lua', 'lua_raw', 'cfunc', 'direct', 'raw'}
 frontends.client = client
 
 return frontends

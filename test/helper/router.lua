@@ -97,6 +97,13 @@ local function start(config)
         box.schema.func.create('test_return_raw', {takes_raw_args = true, if_not_exists = true})
     end
 
+    -- As the option iproto_override, without a configuration.
+    function _G.rawshard_override(is_on)
+        if router.static ~= nil then
+            require('rawshard.override').set(rawget(_G, '__module_rawshard_router'), is_on)
+        end
+    end
+
     -- router[name](…) of any other function.
     function _G.test_api(name, args)
         return describe(pack(pcall(router[name], unpack(args, 1, table.maxn(args)))))

@@ -8,7 +8,7 @@
 --     s:run()
 --
 -- Each scenario × front end is one TAP line; t collects its checks (check.lua). Options of a scenario:
---     fe         list of front ends, or false: once, without one; default all four
+--     fe         list of front ends, or false: once, without one; default all of them
 --     storages   'vshard' or 'helper': needs that kind of storage
 --     min_host   '2.10': needs a Tarantool of that version
 --     differs    text: vshard's own router behaves otherwise here (a known difference), so it is no oracle

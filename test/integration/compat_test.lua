@@ -14,7 +14,7 @@ local function on_storages(c, code)
 end
 
 s:scenario('an error object that a function returns arrives as its text', {
-    fe = {'lua', 'cfunc', 'raw'}, differs = 'asks storages for error objects',
+    fe = {'lua', 'cfunc', 'direct', 'raw'}, differs = 'asks storages for error objects',
 }, function(t, fe, c)
     on_storages(c, [[rawset(_G, 'returned_error', function()
         return nil, box.error.new({code = 1234, reason = 'the reason'})
@@ -63,7 +63,7 @@ s:scenario('an id out of range has no route, nobody is asked', {fe = false, rout
     t:within(c.router:eval('return router.info().engines[1].bytes_out') - before, 0, 200, 'nothing is sent')
 end)
 
-s:scenario('unknown modes are refused by the router', {fe = {'lua', 'cfunc', 'raw'}}, function(t, fe, c)
+s:scenario('unknown modes are refused by the router', {fe = {'lua', 'cfunc', 'direct', 'raw'}}, function(t, fe, c)
     local key = 'mode ' .. fe.name
     for _, mode in ipairs({'READ', 'rw', ''}) do
         local res = fe:call(c, {1, mode, 'count', {key}, {timeout = 5}})
@@ -73,7 +73,7 @@ s:scenario('unknown modes are refused by the router', {fe = {'lua', 'cfunc', 'ra
 end)
 
 s:scenario('a disabled router: the stored function raises a text', {
-    fe = {'cfunc'}, router = 'rawshard',
+    fe = {'cfunc', 'direct'}, router = 'rawshard',
 }, function(t, fe, c)
     c.router:eval('router.disable()')
     t:raised(fe:call(c, {1, 'read', 'echo', {7}, {timeout = 5}}), 'Router is disabled')

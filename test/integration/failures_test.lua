@@ -227,7 +227,7 @@ s:scenario('a cancelled fiber frees its slot', {
     end
 end)
 
-s:scenario('a client that leaves: its calls end, the router serves on', {fe = {'cfunc', 'raw'}}, function(t, fe, c)
+s:scenario('a client that leaves: its calls end, the router serves on', {fe = {'cfunc', 'direct', 'raw'}}, function(t, fe, c)
     local frontends = require('test.helper.frontends')
     for _ = 1, 50 do
         fe:start(c, {1, 'write', 'sleep', {0.5}, {timeout = 1}})

@@ -10,7 +10,7 @@ local uuid = require('uuid')
 
 local s = suite.new('keys')
 
-local entries = {'cfunc', 'raw'}
+local entries = {'cfunc', 'direct', 'raw'}
 local MAP = {__serialize = 'map'}
 
 local function on_router(c, code, ...)

@@ -51,7 +51,7 @@ s:scenario('small calls leave nothing behind', {router = 'rawshard', storages = 
 end)
 
 s:scenario('P33 big answers leave nothing behind', {
-    fe = {'cfunc', 'raw', 'lua_raw'}, router = 'rawshard', storages = 'helper',
+    fe = {'cfunc', 'direct', 'raw', 'lua_raw'}, router = 'rawshard', storages = 'helper',
 }, function(t, fe, c)
     local function round()
         return run(fe, c, 300, 30, function(i)

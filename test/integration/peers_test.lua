@@ -10,7 +10,7 @@ local suite = require('test.helper.suite')
 
 local s = suite.new('peers', {peers = 2})
 
-local fes = {'lua', 'cfunc'}
+local fes = {'lua', 'cfunc', 'direct'}
 
 -- Bytes of a frame with this header and body.
 local function frame(header, body)
@@ -183,7 +183,7 @@ s:scenario('events that nobody asked for', {fe = fes, heals = true, router = 'ra
     t:values(fe, fe:call(c, {1, 'write', 'f', {1}, {timeout = 5}}), {5})
 end)
 
-s:scenario('an answer of depth 100 000', {fe = {'cfunc'}, heals = true, min_host = '3.0'}, function(t, fe, c)
+s:scenario('an answer of depth 100 000', {fe = {'cfunc', 'direct'}, heals = true, min_host = '3.0'}, function(t, fe, c)
     c.peers[1].on_call = function()
         return peer.ok('\x92\xc3' .. ('\x91'):rep(100000) .. '\xc0')
     end
