@@ -23,10 +23,14 @@ end
 
 M.vshard, M.vshard_missing = find_vshard()
 
+function M.host_is_at_least(major, minor)
+    local own_major, own_minor = _TARANTOOL:match('^(%d+)%.(%d+)')
+    own_major, own_minor = tonumber(own_major), tonumber(own_minor)
+    return own_major > major or own_major == major and own_minor >= minor
+end
+
 function M.has_raw_args()
-    local major, minor = _TARANTOOL:match('^(%d+)%.(%d+)')
-    major, minor = tonumber(major), tonumber(minor)
-    return major > 2 or major == 2 and minor >= 10
+    return M.host_is_at_least(2, 10)
 end
 
 -- vshard's configuration of the whole cluster.

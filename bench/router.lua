@@ -56,10 +56,11 @@ function setup.vshard()
 end
 
 -- 3. and 4. rawshard: the C stored function, and the Lua entry.
-function setup.rawshard()
+local function setup_rawshard(is_parked)
     local router = require('rawshard.router')
     local rcfg = common.sharding()
     rcfg.io_threads = cfg.io_threads
+    rcfg.iproto_override = common.host_is_at_least(2, 11) and not is_parked
     if os.getenv("OVERRIDE") then rcfg.iproto_override = true end
     router.cfg(rcfg)
     box.schema.func.create('rawshard.callraw', {language = 'C', if_not_exists = true})
@@ -85,6 +86,18 @@ function setup.rawshard()
     function _G.bench_rawshard_decoded(bucket_id, opts, func, args, call_opts) -- luacheck: no unused args
         return callbro(bucket_id, func, args, call_opts)
     end
+end
+
+function setup.rawshard()
+    setup_rawshard(false)
+end
+
+-- Calls of the stored function wait in fibers of their own.
+setup['rawshard-parked'] = function()
+    if not common.host_is_at_least(2, 11) then
+        info.missing['rawshard-c-parked'] = 'before Tarantool 2.11 rawshard-c is just that'
+    end
+    setup_rawshard(true)
 end
 
 -- 5. Floors.

@@ -475,11 +475,11 @@ impl<'a> Bench<'a> {
             self.targets.push(Target { what, measured: format!("{measured:.2}"), wanted: wanted.into(), met })
         };
         let get = |kind: &str| medians.get(kind);
+        let echo = if matches!(name, "T5" | "T6") { "c-fixed-paced" } else { "c-echo-paced" };
         if let Some(c) = get("rawshard-c") {
-            let floor = if matches!(name, "T5" | "T6") { "c-fixed-paced" } else { "c-echo-paced" };
-            if let Some(f) = get(floor) {
+            if let Some(f) = get(echo) {
                 let r = c.tx_us / f.tx_us;
-                judge(format!("{name}{where_} TX, stored function ÷ {floor}"), r, "≤ 1.5", r <= 1.5);
+                judge(format!("{name}{where_} TX, stored function ÷ {echo}"), r, "≤ 1.5", r <= 1.5);
             }
             if let Some(v) = get("vshard") {
                 let r = v.tx_us / c.tx_us;
@@ -509,6 +509,10 @@ impl<'a> Bench<'a> {
                     );
                 }
             }
+        }
+        if let (Some(p), Some(f)) = (get("rawshard-c-parked"), get(echo)) {
+            let r = p.tx_us / f.tx_us;
+            judge(format!("{name}{where_} TX, without iproto_override ÷ {echo}"), r, "≤ 1.5", r <= 1.5);
         }
         let floor = if matches!(name, "T5" | "T6") { "lua-raw-fixed-paced" } else { "lua-raw-floor-paced" };
         if let (Some(l), Some(f)) = (get("rawshard-lua"), get(floor)) {
@@ -1133,8 +1137,8 @@ fn samples_json(subjects: &[Subject]) -> serde_json::Value {
 /// The floor that a kind stands on.
 fn floor_of(kind: &Kind, workload: &str) -> Option<&'static str> {
     match kind.name {
-        "rawshard-c" if matches!(workload, "T5" | "T6") => Some("c-fixed-paced"),
-        "rawshard-c" => Some("c-echo-paced"),
+        "rawshard-c" | "rawshard-c-parked" if matches!(workload, "T5" | "T6") => Some("c-fixed-paced"),
+        "rawshard-c" | "rawshard-c-parked" => Some("c-echo-paced"),
         "rawshard-lua" if matches!(workload, "T5" | "T6") => Some("lua-raw-fixed-paced"),
         "rawshard-lua" => Some("lua-raw-floor-paced"),
         _ => None,

@@ -16,11 +16,12 @@ pub struct Kind {
     pub paced_by: Option<&'static str>,
 }
 
-pub const KINDS: [Kind; 24] = [
+pub const KINDS: [Kind; 25] = [
     kind("vshard", "vshard", "bench_vshard", Returns::Values),
     kind("vshard-raw", "vshard", "bench_vshard_raw", Returns::Values),
     kind("forwarder", "forwarder", "bench_forwarder", Returns::Values),
     kind("rawshard-c", "rawshard", "rawshard.callraw", Returns::Values),
+    kind("rawshard-c-parked", "rawshard-parked", "rawshard.callraw", Returns::Values),
     kind("rawshard-lua", "rawshard", "bench_rawshard_lua", Returns::Values),
     kind("rawshard-decoded", "rawshard", "bench_rawshard_decoded", Returns::Values),
     Kind { shape: Shape::Keyed, ..kind("rawshard-key", "rawshard", "rawshard.callraw", Returns::Values) },
@@ -75,11 +76,12 @@ pub const KINDS: [Kind; 24] = [
 ];
 
 /// What `make bench` compares on every workload, in this order.
-pub const PROXY: [&str; 19] = [
+pub const PROXY: [&str; 20] = [
     "vshard",
     "vshard-raw",
     "forwarder",
     "rawshard-c",
+    "rawshard-c-parked",
     "rawshard-lua",
     "c-echo",
     "c-echo-paced",
@@ -98,8 +100,9 @@ pub const PROXY: [&str; 19] = [
 ];
 
 /// What is compared where storages cost nothing: rawshard and what it stands on.
-pub const SATURATED: [&str; 9] = [
+pub const SATURATED: [&str; 10] = [
     "rawshard-c",
+    "rawshard-c-parked",
     "rawshard-lua",
     "c-echo-paced",
     "c-fixed-paced",
