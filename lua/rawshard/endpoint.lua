@@ -9,6 +9,7 @@ local utf8 = require('utf8')
 local codec = require('rawshard.codec')
 local hash = require('rawshard.hash')
 local native = require('rawshard.native')
+local override = require('rawshard.override')
 
 local has_objects = msgpack.object ~= nil
 local endpoint_call, endpoint_key = native.endpoint_call, native.endpoint_key
@@ -362,6 +363,9 @@ end
 local function serve_raw(ep, args)
     check_open(ep)
     if ep.find_func == nil then
+        if ep.is_served then
+            override.consider(ep)
+        end
         return endpoint_call(ep.id, args)
     end
     local ok, bucket_id = find_bucket(ep, raw_bucket, args)
@@ -535,6 +539,11 @@ local function bind(endpoints, router, opts, refuse_closed)
     if opts.register then
         local place, last = global_place(new.name, true)
         rawset(place, last, new.callable)
+    end
+    -- What needs no Lua.
+    new.is_served = has_objects and new.is_registered and new.find_func == nil or false
+    if new.is_served ~= (ep.is_served or false) then
+        native.endpoint_serve(new.id, new.name, new.is_served, new.callable, unpack(names_of(new.name)))
     end
     for field in pairs(ep) do
         ep[field] = nil

@@ -26,6 +26,16 @@ pub struct Remote {
     pub sync: u64,
     /// Of the request's arguments.
     pub bytes: u32,
+    pub function: Function,
+}
+
+/// What was called.
+#[derive(Clone, Copy)]
+pub enum Function {
+    /// `rawshard.callraw`
+    Callraw,
+    /// An endpoint by its id, and of what age it was.
+    Endpoint(u32, u32),
 }
 
 pub struct Answers {
@@ -36,7 +46,7 @@ pub struct Answers {
     sent: Vec<NonNull<Fiber>>,
     /// All of them.
     senders: usize,
-    /// Where several values, or none, are returned as one array.
+    /// Where what a C function returns leaves as one array.
     pub wraps: bool,
     /// Whose client had gone.
     pub undeliverable: u64,
@@ -47,6 +57,9 @@ enum Answer {
     /// There is none.
     Abandoned,
 }
+
+/// `ER_PROC_LUA`
+const PROC_LUA: u32 = 32;
 
 /// As many answers leave in one turn of the event loop. Each is a fiber with a stack of its own.
 const SENDERS: usize = 64;
@@ -188,7 +201,7 @@ fn next(own: NonNull<Fiber>) -> Option<(Remote, Answer)> {
 /// Yields.
 fn send_one(remote: Remote, answer: &Answer) {
     let Some(iproto) = IPROTO.with(|iproto| *iproto) else { return };
-    let wraps = RUNTIME.with(|runtime| runtime.answers.wraps);
+    let wraps = RUNTIME.with(|runtime| runtime.answers.wraps && matches!(remote.function, Function::Callraw));
     let schema_version = iproto.schema_version();
     let values = |count, begun| Head::of_values(remote.sync, schema_version, count, begun);
     let sent = match answer {
@@ -216,9 +229,14 @@ fn send_one(remote: Remote, answer: &Answer) {
 
 fn send_failure(remote: Remote, failure: &Failure) -> bool {
     let Some(iproto) = IPROTO.with(|iproto| *iproto) else { return false };
-    let head = Head::of_error(remote.sync, iproto.schema_version(), failure.code());
+    // Endpoints are Lua functions, and what these raise is a string.
+    let (kind, code) = match remote.function {
+        Function::Callraw => ("ClientError", failure.code()),
+        Function::Endpoint(..) => ("LuajitError", PROC_LUA),
+    };
+    let head = Head::of_error(remote.sync, iproto.schema_version(), code);
     let mut body = Vec::new();
-    serve::write_error_body(&mut body, failure.code(), failure.text().as_bytes());
+    serve::write_error_body(&mut body, kind, code, failure.text().as_bytes());
     iproto.send(remote.session, head.bytes(), &body)
 }
 

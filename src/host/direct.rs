@@ -1,12 +1,13 @@
-//! Calls of `rawshard.callraw` that come by IPROTO and for which no fiber waits.
+//! Calls of `rawshard.callraw` and of endpoints that come by IPROTO and for which no fiber waits.
 //!
-//! Where the host lets us (`box_iproto_override`, since 2.11), we see each CALL before it is served. One of the stored function
+//! Where the host lets us (`box_iproto_override`, since 2.11), we see each CALL before it is served. One of these functions
 //! is sent on at once, and its fiber goes on to the next request; its answer is sent by another fiber (`answers.rs`). What is
 //! saved is what waiting costs: a fiber of its own for each call, whose stack has left the caches when the answer comes.
 //!
 //! All others, and whatever is unusual about one, are left to the host. So is the first call of each session: the
-//! host checks then whether its user may execute the function, and only it knows how. Once the function was entered, the
-//! session's further calls are taken, until somebody's rights change (`lua/rawshard/override.lua`).
+//! host checks then whether its user may execute the function, and only it knows how. Once the stored function was entered, the
+//! session's further calls are taken, until somebody's rights change. For endpoints, which are Lua functions, the host
+//! is asked once more (`lua/rawshard/override.lua`).
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -14,7 +15,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::catch_unwind;
 use std::ptr::NonNull;
 
-use super::answers::Remote;
+use super::answers::{Function, Remote};
+use super::endpoints::{Ended, Endpoints};
 use super::failure::Failure;
 use super::guard::{self, End};
 use super::iproto::{self, HANDLER_FALLBACK, HANDLER_OK, IPROTO};
@@ -30,8 +32,10 @@ pub struct Direct {
     /// Our handler is the host's.
     installed: bool,
     enabled: bool,
-    /// Sessions whose user may execute the function.
-    admitted: HashSet<u64, BuildHasherDefault<SessionHasher>>,
+    /// Sessions, and ids of what their user may execute: endpoints, and [`CALLRAW`].
+    admitted: HashSet<(u64, u32), BuildHasherDefault<SessionHasher>>,
+    /// How often rights may have changed.
+    changes: u64,
     /// The call that the host is checking now.
     asked: Option<Asked>,
     /// Under way.
@@ -45,6 +49,7 @@ pub struct Direct {
 /// A call that was left to the host.
 struct Asked {
     session: u64,
+    function: u32,
     fiber: Option<NonNull<Fiber>>,
     /// Where its arguments begin in the connection's input, and their length. Nobody but the host's own call of the function has
     /// this address.
@@ -60,6 +65,8 @@ const MOST_BYTES: usize = 64 << 20;
 const MOST_SESSIONS: usize = 100_000;
 
 const FUNCTION: &[u8] = b"rawshard.callraw";
+/// No endpoint has this id.
+const CALLRAW: u32 = 0;
 
 impl Direct {
     pub const fn new() -> Direct {
@@ -67,6 +74,7 @@ impl Direct {
             installed: false,
             enabled: false,
             admitted: HashSet::with_hasher(BuildHasherDefault::new()),
+            changes: 0,
             asked: None,
             in_flight: 0,
             bytes: 0,
@@ -77,27 +85,49 @@ impl Direct {
     /// The stored function is entered with these arguments: whoever has sent them may execute it.
     pub fn admit(&mut self, args: &[u8]) {
         let Some(asked) = self.asked.take() else { return };
-        if asked.args == (args.as_ptr().addr(), args.len()) && asked.is_here() {
-            if self.admitted.len() >= MOST_SESSIONS {
-                self.admitted.clear();
-            }
-            self.admitted.insert(asked.session);
+        if asked.function == CALLRAW && asked.args == (args.as_ptr().addr(), args.len()) && asked.is_here() {
+            self.insert(asked.session, CALLRAW);
         }
+    }
+
+    /// The function of this endpoint is entered. Whether it is worth to find out if the session's user may execute it; and what
+    /// [`Direct::admit_endpoint`] needs then.
+    pub fn wants(&mut self, endpoint: u32) -> Option<u64> {
+        let asked = self.asked.take()?;
+        (asked.function == endpoint && asked.is_here()).then_some(self.changes)
+    }
+
+    /// The session's user may execute the endpoint's function, as of so many `changes`.
+    pub fn admit_endpoint(&mut self, session: u64, endpoint: u32, changes: u64) {
+        if self.changes == changes {
+            self.insert(session, endpoint);
+        }
+    }
+
+    fn insert(&mut self, session: u64, function: u32) {
+        if self.admitted.len() >= MOST_SESSIONS {
+            self.admitted.clear();
+        }
+        self.admitted.insert((session, function));
     }
 
     /// Somebody's rights may have changed: all are to be checked anew, or those of one session.
     pub fn forget(&mut self, session: Option<u64>) {
         match session {
-            Some(session) => _ = self.admitted.remove(&session),
+            Some(session) => self.admitted.retain(|admitted| admitted.0 != session),
             None => self.admitted.clear(),
         }
+        self.changes += 1;
         self.asked = None;
     }
 
     /// A call that was taken has been answered.
-    pub fn ended(&mut self, remote: &Remote) {
+    pub fn ended(&mut self, remote: &Remote, ended: Ended, endpoints: &mut Endpoints) {
         self.in_flight -= 1;
         self.bytes -= remote.bytes as usize;
+        if let Function::Endpoint(id, age) = remote.function {
+            endpoints.count(id, age, ended);
+        }
     }
 
     /// Whether it is on; calls taken, and under way.
@@ -198,11 +228,12 @@ fn take(runtime: &mut Runtime, header: &[u8], body: &[u8]) -> Option<()> {
     if !runtime.direct.enabled {
         return None;
     }
-    let call = serve::call_request(header, body).filter(|call| call.func == FUNCTION)?;
+    let call = serve::call_request(header, body)?;
+    let function = if call.func == FUNCTION { CALLRAW } else { runtime.endpoints.served(call.func)? };
     let session = IPROTO.with(|iproto| *iproto)?.session_id();
-    if !runtime.direct.admitted.contains(&session) {
+    if !runtime.direct.admitted.contains(&(session, function)) {
         let args = (call.args.as_ptr().addr(), call.args.len());
-        runtime.direct.asked = Some(Asked { session, fiber: current(), args });
+        runtime.direct.asked = Some(Asked { session, function, fiber: current(), args });
         return None;
     }
     if runtime.direct.in_flight >= MOST_CALLS
@@ -211,15 +242,28 @@ fn take(runtime: &mut Runtime, header: &[u8], body: &[u8]) -> Option<()> {
     {
         return None;
     }
-    let (router, entry) = runtime.static_entry().ok()?;
-    if !entry.enabled {
+    let router = match function {
+        CALLRAW => runtime.static_entry().ok()?.0,
+        endpoint => runtime.endpoints.router(endpoint)?,
+    };
+    if !runtime.routers.get(router).ok()?.enabled {
         return None;
     }
-    let remote = Remote { session, sync: call.sync, bytes: call.args.len() as u32 };
     let mut buffer = runtime.buffers.take();
-    buffer.clear();
+    let (form, function) = match function {
+        CALLRAW => {
+            buffer.clear();
+            (Form::Callraw, Function::Callraw)
+        }
+        id => {
+            let (_, endpoint, age) = runtime.endpoints.begin(id).ok()?;
+            endpoint.begin(&mut buffer);
+            (Form::Endpoint(endpoint, None), Function::Endpoint(id, age))
+        }
+    };
     buffer.extend_from_slice(call.args);
-    park::enqueue(runtime, router, Form::Callraw, buffer, Owner::Session(remote)).ok()?;
+    let remote = Remote { session, sync: call.sync, bytes: call.args.len() as u32, function };
+    park::enqueue(runtime, router, form, buffer, Owner::Session(remote)).ok()?;
     runtime.direct.in_flight += 1;
     runtime.direct.bytes += call.args.len();
     runtime.direct.calls += 1;
@@ -235,6 +279,10 @@ impl Hasher for SessionHasher {
         for byte in bytes {
             self.write_u64(u64::from(*byte));
         }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
     }
 
     fn write_u64(&mut self, number: u64) {

@@ -1,16 +1,18 @@
 //! The endpoints of this process, and what their calls came to. `lua/rawshard/endpoint.lua` makes them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mlua::{Lua, Table};
 
 use super::failure::Failure;
+use super::globals::Global;
 use super::park;
 use super::runtime::RUNTIME;
 use crate::call::endpoint::Endpoint;
 use crate::call::key;
 use crate::call::raw_args::DEFAULT_TIMEOUT;
-use crate::call::request::{Access, Form, Mode, Token};
+use crate::call::request::{Access, Form, Mode, Outcome, Token};
 use crate::ids::BucketId;
 use crate::route::hash::Hash;
 use crate::wire::fit::{self, Unfit};
@@ -18,7 +20,16 @@ use crate::wire::mp;
 use crate::wire::path::{Path, To};
 
 /// By id - 1. An id is its name's for ever: an endpoint that is bound anew takes the place of the one before.
-pub struct Endpoints(Vec<Bound>);
+pub struct Endpoints {
+    bound: Vec<Bound>,
+    /// By name of the function: those that are registered and need no Lua.
+    served: BTreeMap<Vec<u8>, Served>,
+}
+
+struct Served {
+    id: u32,
+    global: Global,
+}
 
 struct Bound {
     router: u32,
@@ -40,11 +51,11 @@ struct Counts {
 
 impl Endpoints {
     pub const fn new() -> Endpoints {
-        Endpoints(Vec::new())
+        Endpoints { bound: Vec::new(), served: BTreeMap::new() }
     }
 
     fn get(&mut self, id: u32) -> Result<&mut Bound, Failure> {
-        let slot = (id as usize).checked_sub(1).and_then(|slot| self.0.get_mut(slot));
+        let slot = (id as usize).checked_sub(1).and_then(|slot| self.bound.get_mut(slot));
         slot.ok_or_else(|| Failure::state(format!("rawshard: there is no endpoint {id}")))
     }
 }
@@ -54,6 +65,58 @@ pub enum Ended {
     WithValues,
     WithError,
     Refused,
+}
+
+impl Ended {
+    pub fn with(outcome: Outcome) -> Ended {
+        match outcome {
+            Outcome::Values | Outcome::Push => Ended::WithValues,
+            Outcome::Failed => Ended::WithError,
+            Outcome::Malformed => Ended::Refused,
+        }
+    }
+}
+
+impl Endpoints {
+    /// The endpoint whose function has this name, if calls of it need no Lua, and nobody has put another function into its place.
+    pub fn served(&self, name: &[u8]) -> Option<u32> {
+        self.served.get(name).filter(|served| served.global.is_in_place()).map(|served| served.id)
+    }
+
+    pub fn router(&mut self, id: u32) -> Option<u32> {
+        self.get(id).ok().map(|bound| bound.router)
+    }
+
+    /// Counts a call that begins: the router and what is to be sent to it, and the age that [`Endpoints::count`] needs.
+    pub fn begin(&mut self, id: u32) -> Result<(u32, Arc<Endpoint>, u32), Failure> {
+        let bound = self.get(id)?;
+        bound.counts.calls += 1;
+        Ok((bound.router, Arc::clone(&bound.endpoint), bound.age))
+    }
+
+    /// Counts how a call ended that began when the endpoint was of this `age`. Does nothing if another one has taken its place.
+    pub fn count(&mut self, id: u32, age: u32, ended: Ended) {
+        let Ok(bound) = self.get(id) else { return };
+        if bound.age != age {
+            return;
+        }
+        match ended {
+            Ended::WithValues => {}
+            Ended::WithError => bound.counts.failed += 1,
+            Ended::Refused => bound.counts.refused += 1,
+        }
+    }
+}
+
+/// Calls of the function with this name, and at this place, need no Lua; None: they do.
+pub fn serve(name: &[u8], id: u32, global: Option<Global>) {
+    RUNTIME.with(|runtime| {
+        let served = &mut runtime.endpoints.served;
+        _ = match global {
+            Some(global) => served.insert(name.to_vec(), Served { id, global }),
+            None => served.remove(name),
+        };
+    });
 }
 
 /// Takes `spec` for endpoint `id`, or for a new one. Gives the id.
@@ -71,8 +134,8 @@ pub fn bind(router: u32, id: Option<u32>, spec: &Table) -> Result<u32, String> {
                 Ok(id)
             }
             None => {
-                endpoints.0.push(bound);
-                Ok(endpoints.0.len() as u32)
+                endpoints.bound.push(bound);
+                Ok(endpoints.bound.len() as u32)
             }
         }
     })
@@ -150,11 +213,7 @@ pub fn info(lua: &Lua, id: u32) -> Result<Table, String> {
 
 /// Counts a call that begins. Gives what [`count`] needs when it ends.
 pub fn begin(id: u32) -> Result<u32, Failure> {
-    RUNTIME.with(|runtime| {
-        let bound = runtime.endpoints.get(id)?;
-        bound.counts.calls += 1;
-        Ok(bound.age)
-    })
+    RUNTIME.with(|runtime| Ok(runtime.endpoints.begin(id)?.2))
 }
 
 /// Sends a call of an endpoint. `bucket` is given where a Lua function has found it.
@@ -173,19 +232,9 @@ pub fn post(id: u32, args: &[u8], bucket: Option<f64>) -> Result<Token, Failure>
     park::post_raw(router, form, args)
 }
 
-/// Counts how a call ended that began when the endpoint was of this `age`. Does nothing if another one has taken its place.
+/// As [`Endpoints::count`].
 pub fn count(id: u32, age: u32, ended: Ended) {
-    RUNTIME.with(|runtime| {
-        let Ok(bound) = runtime.endpoints.get(id) else { return };
-        if bound.age != age {
-            return;
-        }
-        match ended {
-            Ended::WithValues => {}
-            Ended::WithError => bound.counts.failed += 1,
-            Ended::Refused => bound.counts.refused += 1,
-        }
-    });
+    RUNTIME.with(|runtime| runtime.endpoints.count(id, age, ended));
 }
 
 /// Counts a call that ended before it could be posted.

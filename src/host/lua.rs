@@ -157,6 +157,14 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
             Err((_, malformed)) => (None, Some(malformed.to_string())),
         })
     })?;
+    // Two numbers of 64 bits that count up from small ones: doubles do.
+    natives.add("direct_wants", |_, endpoint: u32| {
+        Ok(runtime::RUNTIME.with(|runtime| runtime.direct.wants(endpoint)))
+    })?;
+    natives.add("direct_admit", |_, (session, endpoint, changes): (u64, u32, u64)| {
+        runtime::RUNTIME.with(|runtime| runtime.direct.admit_endpoint(session, endpoint, changes));
+        Ok(())
+    })?;
     natives.add("direct_forget", |_, session: Option<u64>| {
         runtime::RUNTIME.with(|runtime| runtime.direct.forget(session));
         Ok(())

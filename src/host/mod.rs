@@ -22,6 +22,7 @@ mod door;
 mod endpoints;
 mod failure;
 mod future;
+mod globals;
 mod guard;
 mod info;
 mod iproto;

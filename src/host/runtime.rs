@@ -10,7 +10,7 @@ use super::bell::Bell;
 use super::buffers::Buffers;
 use super::completion::Completion;
 use super::direct::Direct;
-use super::endpoints::Endpoints;
+use super::endpoints::{Ended, Endpoints};
 use super::failure::Failure;
 use super::result::Held;
 use super::tx::TxCell;
@@ -88,18 +88,18 @@ impl Runtime {
 
     /// Hands an answer to whom it is for.
     pub fn deliver(&mut self, reply: Reply) {
-        let Runtime { waiters, direct, answers, buffers, .. } = self;
+        let Runtime { waiters, direct, answers, buffers, endpoints, .. } = self;
         if let Some((remote, reply)) = waiters.deliver(reply, buffers) {
-            direct.ended(&remote);
+            direct.ended(&remote, Ended::with(reply.outcome), endpoints);
             answers.push(remote, reply);
         }
     }
 
     /// Ends the waits for routers that `gone` names.
     pub fn abandon(&mut self, gone: impl Fn(u32) -> bool) {
-        let Runtime { waiters, direct, answers, .. } = self;
+        let Runtime { waiters, direct, answers, endpoints, .. } = self;
         waiters.abandon(gone, |remote| {
-            direct.ended(&remote);
+            direct.ended(&remote, Ended::Refused, endpoints);
             answers.push_abandoned(remote);
         });
     }

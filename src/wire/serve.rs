@@ -139,15 +139,15 @@ impl Head {
     }
 }
 
-/// The body of an error, as the host makes it of one that a C function sets.
-pub fn write_error_body(out: &mut Vec<u8>, code: u32, message: &[u8]) {
+/// The body of an error, as the host makes it of one of this type (`ClientError`, `LuajitError`) that a function has raised.
+pub fn write_error_body(out: &mut Vec<u8>, kind: &str, code: u32, message: &[u8]) {
     mp::write_map_len(out, 2);
     mp::write_uint(out, KEY_ERROR_24);
     mp::write_bytes_as_str(out, message);
     mp::write_uint(out, KEY_ERROR);
     // {stack: [{type, file, line, message, errno, code}]}
     out.extend_from_slice(&[0x81, 0x00, 0x91, 0x86, 0x00]);
-    mp::write_str(out, "ClientError");
+    mp::write_str(out, kind);
     out.push(0x01);
     mp::write_str(out, "rawshard");
     out.extend_from_slice(&[0x02, 0x00, 0x03]);
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn errors_read_back() {
         let mut packet = Head::of_error(3, 5, 102).bytes().to_vec();
-        write_error_body(&mut packet, 102, b"no");
+        write_error_body(&mut packet, "ClientError", 102, b"no");
         let header = iproto::header(&packet).unwrap();
         assert_eq!((header.kind, header.sync.0), (0x8000 | 102, 3));
         let answer = iproto::answer(&packet[header.body..]).unwrap();

@@ -42,12 +42,17 @@ local function connect(host, port, user, password)
     assert(greeting ~= nil and #greeting == 128, 'no greeting')
     local self = setmetatable({socket = s, sync = 0, greeting = greeting, answers = {}}, client)
     if user ~= nil then
-        local salt = digest.base64_decode(greeting:sub(65, 108)):sub(1, 20)
-        local reply = self:request(AUTH, '\x82\x23' .. mp.str(user) .. '\x21' ..
-                                   mp.array_of(mp.str('chap-sha1'), mp.str(scramble(password, salt))))
-        assert(reply.code == 0, 'authentication failed')
+        self:authenticate(user, password)
     end
     return self
+end
+
+-- Once more, as somebody else, if that is wanted.
+function client:authenticate(user, password)
+    local salt = digest.base64_decode(self.greeting:sub(65, 108)):sub(1, 20)
+    local reply = self:request(AUTH, '\x82\x23' .. mp.str(user) .. '\x21' ..
+                               mp.array_of(mp.str('chap-sha1'), mp.str(scramble(password, salt))))
+    assert(reply.code == 0, 'authentication failed')
 end
 
 function client:send(code, body)

@@ -1,0 +1,193 @@
+-- Endpoints with iproto_override: a session's calls of them are taken before the host starts a fiber for each, once the host
+-- has said that its user may execute the function.
+
+package.path = './?.lua;' .. package.path
+local iproto = require('test.helper.iproto')
+local mp = require('test.helper.mp')
+local suite = require('test.helper.suite')
+
+local s = suite.new('override_endpoints')
+
+local WHERE = "router.bind({name = 'where', func = 'whoami', key = {'[1]'}, timeout = 5, register = true})"
+
+local function on_router(c, code, ...)
+    return c.router:eval(code, {...})
+end
+
+local function override(c, is_on)
+    on_router(c, 'rawshard_override(...)', is_on)
+end
+
+local function taken(c)
+    local counts = on_router(c, 'return router.info().iproto_override')
+    return counts ~= nil and counts.calls or 0
+end
+
+local function connect(c, user)
+    local host, port = c.router:uri():match('^(.*):(%d+)$')
+    return iproto.connect(host, port, user or 'client', 'secret')
+end
+
+local function grant(c, name, user)
+    on_router(c, "box.schema.user.grant(..., 'execute', 'function', select(2, ...), {if_not_exists = true})",
+              user or 'client', name)
+end
+
+-- Calls until one is taken.
+local function wait_taken(c, client, name, args)
+    suite.wait_until('calls of ' .. name .. ' are taken', function()
+        local before = taken(c)
+        client:call(name, args)
+        return taken(c) > before
+    end)
+end
+
+local function new_scenario(name, f)
+    s:once(name, {min_host = '2.11', router = 'rawshard'}, function(t, c)
+        override(c, true)
+        f(t, c)
+    end)
+end
+
+local NUMBER = mp.array_of(mp.uint(1))
+
+new_scenario('the answers are what they are without', function(t, c)
+    on_router(c, [[
+        local funcs = {echoed = 'echo', nothing = 'nothing', four = 'four_values', boom = 'boom', nilerr = 'nilerr'}
+        for name, func in pairs(funcs) do
+            router.bind({name = name, func = func, key = {'[1]'}, timeout = 5, register = true})
+        end
+    ]])
+    local cases = {
+        {'echoed', mp.array_of(mp.uint(1), mp.str('two'), '\xc0')}, {'nothing', NUMBER}, {'four', NUMBER},
+        {'boom', mp.array_of(mp.str('why'))}, {'nilerr', mp.array_of(mp.str('why'))}, {'echoed', '\x90'},
+        {'echoed', mp.array_of('\x80')},
+    }
+    for _, case in ipairs(cases) do
+        grant(c, case[1])
+    end
+    local client = connect(c)
+    for _, case in ipairs(cases) do
+        local name, args = unpack(case)
+        override(c, false)
+        local before = client:call(name, args)
+        override(c, true)
+        wait_taken(c, client, name, NUMBER)
+        local count = taken(c)
+        local after = client:call(name, args)
+        t:is(taken(c), count + 1, name .. ' is taken')
+        t:is(after.code, before.code, name .. ': outcome')
+        t:is(after.error, before.error, name .. ': message')
+        if before.code == 0 and name ~= 'boom' then
+            t:is(mp.hex(after.body), mp.hex(before.body), name .. ': all bytes')
+        end
+    end
+    t:is(on_router(c, 'return router.endpoints().nothing').failed, 0, 'counted')
+    t:is(on_router(c, 'return router.endpoints().echoed').refused, 4, 'counted')
+    client:close()
+end)
+
+new_scenario('rights', function(t, c)
+    on_router(c, WHERE)
+    on_router(c, [[
+        box.schema.user.create('nobody', {password = 'secret', if_not_exists = true})
+        -- May be called by all, and executes as its owner.
+        function _G.wrapper(args) return box.func.where:call({1}) end
+        box.schema.func.create('wrapper', {setuid = true, if_not_exists = true})
+        box.schema.user.grant('nobody', 'execute', 'function', 'wrapper', {if_not_exists = true})
+    ]])
+    grant(c, 'where')
+    local friend, stranger = connect(c), connect(c, 'nobody')
+    wait_taken(c, friend, 'where', NUMBER)
+    local function is_refused(client, what)
+        local reply = client:call('where', NUMBER)
+        t:has(reply.error, "to function 'where' is denied", what)
+    end
+    for _ = 1, 3 do
+        is_refused(stranger, 'no right')
+        t:is(stranger:call('wrapper', '\x90').code, 0, 'another function that calls it')
+    end
+    -- Whatever was found out in the background is there by now.
+    wait_taken(c, friend, 'where', NUMBER)
+    is_refused(stranger, 'still no right')
+
+    on_router(c, "box.schema.user.revoke('client', 'execute', 'function', 'where')")
+    is_refused(friend, 'revoked')
+    grant(c, 'where')
+    wait_taken(c, friend, 'where', NUMBER)
+    on_router(c, [[
+        box.begin()
+        box.schema.user.revoke('client', 'execute', 'function', 'where')
+        box.rollback()
+    ]])
+    wait_taken(c, friend, 'where', NUMBER)
+    on_router(c, "box.schema.func.drop('where')")
+    t:isnt(friend:call('where', NUMBER).code, 0, 'dropped')
+    on_router(c, WHERE)
+    is_refused(friend, 'made anew')
+    grant(c, 'where')
+    wait_taken(c, friend, 'where', NUMBER)
+
+    friend:authenticate('nobody', 'secret')
+    is_refused(friend, 'somebody else now')
+    friend:close()
+    stranger:close()
+end)
+
+new_scenario('what somebody has put into its place is called', function(t, c)
+    on_router(c, WHERE)
+    grant(c, 'where')
+    on_router(c, "callable = _G.where function _G.where(args) wrapped = (wrapped or 0) + 1 return callable(args) end")
+    local client = connect(c)
+    for i = 1, 5 do
+        client:call('where', NUMBER)
+        t:is(on_router(c, 'return wrapped'), i, 'the wrapper')
+    end
+    on_router(c, '_G.where = callable')
+    wait_taken(c, client, 'where', NUMBER)
+    -- At once, also for sessions whose calls were taken before.
+    on_router(c, '_G.where = function() return "instead" end')
+    t:has(client:call('where', NUMBER).data, 'instead', 'another function')
+    on_router(c, '_G.where = callable')
+    wait_taken(c, client, 'where', NUMBER)
+    on_router(c, [[
+        function _G.where() return 'mine' end
+        box.schema.func.drop('where')
+        box.schema.func.create('where')
+        box.schema.user.grant('client', 'execute', 'function', 'where')
+    ]])
+    for _ = 1, 3 do
+        local before = taken(c)
+        t:has(client:call('where', NUMBER).data, 'mine', 'a function of the same name')
+        t:is(taken(c), before, 'is none of ours')
+    end
+    on_router(c, '_G.where = callable box.schema.func.drop("where")')
+    client:close()
+end)
+
+new_scenario('bound anew', function(t, c)
+    on_router(c, WHERE)
+    grant(c, 'where')
+    local client = connect(c)
+    wait_taken(c, client, 'where', NUMBER)
+    on_router(c, "router.bind({name = 'where', func = 'echo', key = {'[1]'}, timeout = 5})")
+    local before = taken(c)
+    t:has(mp.hex(client:call('where', mp.array_of(mp.str('new'))).data), mp.hex(mp.str('new')), 'what is bound now')
+    t:is(taken(c), before + 1, 'taken at once')
+    on_router(c, [[router.bind({name = 'where', func = 'whoami', key = {'[1]'}, timeout = 5, hash = function() return 30 end})]])
+    before = taken(c)
+    t:has(client:call('where', NUMBER).data, 's2a', 'a hash in Lua')
+    t:is(taken(c), before, 'needs Lua')
+    on_router(c, WHERE)
+    wait_taken(c, client, 'where', NUMBER)
+    on_router(c, 'router.disable()')
+    before = taken(c)
+    local reply = client:call('where', NUMBER)
+    t:has(reply.error, 'router is disabled explicitly', 'disabled')
+    t:is(taken(c), before, 'the usual way')
+    on_router(c, 'router.enable()')
+    wait_taken(c, client, 'where', NUMBER)
+    client:close()
+end)
+
+s:run()
