@@ -363,8 +363,8 @@ end
 local function serve_raw(ep, args)
     check_open(ep)
     if ep.find_func == nil then
-        if ep.is_served then
-            override.consider(ep)
+        if override.is_on and override.enters_endpoint(ep) then
+            return
         end
         return endpoint_call(ep.id, args)
     end
@@ -543,7 +543,7 @@ local function bind(endpoints, router, opts, refuse_closed)
     -- What needs no Lua.
     new.is_served = has_objects and new.is_registered and new.find_func == nil or false
     if new.is_served ~= (ep.is_served or false) then
-        native.endpoint_serve(new.id, new.name, new.is_served, new.callable, unpack(names_of(new.name)))
+        native.direct_serve_endpoint(new.id, new.name, new.is_served, new.callable, unpack(names_of(new.name)))
     end
     for field in pairs(ep) do
         ep[field] = nil

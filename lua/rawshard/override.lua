@@ -1,5 +1,5 @@
--- Calls of `rawshard.callraw` and of endpoints that come by IPROTO and for which no fiber waits. The native half takes them;
--- here it is switched on, told when somebody's rights may have changed, and who may execute the function of an endpoint.
+-- Calls of `rawshard.callraw`, of `callraw` and of endpoints that come by IPROTO and for which no fiber waits. The native half
+-- takes them; here it is switched on, told when somebody's rights may have changed, and who may execute functions of Lua.
 
 local fiber = require('fiber')
 local native = require('rawshard.native')
@@ -8,11 +8,10 @@ local version = require('rawshard.version')
 -- What the right to execute a function follows from: users, privileges, functions.
 local SPACES = {'_user', '_priv', '_func'}
 
--- By name of the endpoint and of the user, those who may.
-local allowed = {}
+-- The functions look at it.
+local M = {is_on = false}
 
 local function forget_all()
-    allowed = {}
     native.direct_forget()
 end
 
@@ -42,46 +41,101 @@ local function wraps_results()
     return is_new == 'old'
 end
 
--- Whether the host lets a user call the endpoint's function. Not if that is none of Lua's globals any more. In a fiber of its
--- own, which has all rights.
-local function may_call(ep, user)
-    local func = box.func[ep.name]
-    if func == nil or func.language ~= 'LUA' or (func.body or '') ~= '' then
-        return false
-    end
-    -- Nothing yields between these lines, so no call of anybody else meets the function.
-    local serve, is_entered = ep.serve, false
-    ep.serve = function()
-        is_entered = true
-    end
-    pcall(box.session.su, user, func.call, func, {})
-    ep.serve = serve
-    return is_entered
+--
+-- Who may execute a function of Lua: the host is asked by calling it, in a way that does nothing.
+--
+
+-- By number of the function and name of the user: who may, as of so many changes of rights.
+local allowed, allowed_as_of = {}, nil
+
+-- What the function has to know in order to do nothing: a table, in which it notes that it was entered.
+local probe
+
+-- Numbers of functions from here on are those of `callraw`.
+local FIRST_CALLRAW = 2 ^ 31
+
+-- A name that leads to a global.
+local function global_function(name)
+    local func = box.func[name]
+    return func ~= nil and func.language == 'LUA' and (func.body or '') == '' and func or nil
 end
 
--- The endpoint's function is entered, maybe on behalf of a session whose further calls need not come here.
-local function consider(ep)
-    local changes = native.direct_wants(ep.id)
-    if changes == nil then
-        return
+-- In a fiber of its own, which has all rights.
+local function may_call(name, user)
+    local func = global_function(name)
+    if func == nil then
+        return false
     end
+    -- Nothing yields before it is over.
+    local own = {is_entered = false}
+    probe = own
+    pcall(box.session.su, user, func.call, func, {})
+    probe = nil
+    return own.is_entered
+end
+
+local function consider(name, id, changes, logins)
     local session, user = box.session.id(), box.session.user()
-    local users = allowed[ep.name]
+    if allowed_as_of ~= changes then
+        allowed, allowed_as_of = {}, changes
+    end
+    local users = allowed[id]
     if users ~= nil and users[user] then
-        native.direct_admit(session, ep.id, changes)
+        native.direct_admit(session, id, changes, logins)
         return
     end
     fiber.new(function()
-        if ep.is_served and may_call(ep, user) then
-            allowed[ep.name] = allowed[ep.name] or {}
-            allowed[ep.name][user] = true
-            native.direct_admit(session, ep.id, changes)
+        if may_call(name, user) and allowed_as_of == changes then
+            allowed[id] = allowed[id] or {}
+            allowed[id][user] = true
+            native.direct_admit(session, id, changes, logins)
         end
     end)
 end
 
--- `state` outlives a reload of this module.
-local function set(state, is_on)
+-- Called where the function of an endpoint is entered. Whether it has to do nothing.
+function M.enters_endpoint(ep)
+    if probe ~= nil then
+        probe.is_entered = true
+        return true
+    end
+    local name, id, changes, logins = native.direct_asked()
+    if id == ep.id then
+        consider(name, id, changes, logins)
+    end
+    return false
+end
+
+-- The same for `callraw`, which may be registered under any names.
+function M.enters_callraw(callraw)
+    if probe ~= nil then
+        probe.is_entered = true
+        return true
+    end
+    local name, id, changes, logins = native.direct_asked()
+    if name == nil or id ~= nil and id < FIRST_CALLRAW then
+        return false
+    end
+    if id == nil then
+        local func = global_function(name)
+        if func == nil or not func.takes_raw_args then
+            return false
+        end
+        -- Nothing if the name is that of a function that calls this one.
+        id = native.direct_serve_callraw(name, callraw, unpack(name:split('.')))
+    end
+    if id ~= nil then
+        consider(name, id, changes, logins)
+    end
+    return false
+end
+
+-- After a reload. `state` outlives it.
+function M.adopt(state)
+    M.is_on = state.override_is_on or false
+end
+
+function M.set(state, is_on)
     if is_on and not state.has_override_triggers then
         state.has_override_triggers = true
         for _, name in ipairs(SPACES) do
@@ -90,6 +144,7 @@ local function set(state, is_on)
         box.session.on_auth(on_auth)
     end
     native.direct_enable(is_on, wraps_results())
+    M.is_on, state.override_is_on = is_on, is_on
 end
 
-return {set = set, consider = consider}
+return M

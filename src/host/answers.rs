@@ -32,7 +32,8 @@ pub struct Remote {
 /// What was called.
 #[derive(Clone, Copy)]
 pub enum Function {
-    /// `rawshard.callraw`
+    Stored,
+    /// The same in Lua.
     Callraw,
     /// An endpoint by its id, and of what age it was.
     Endpoint(u32, u32),
@@ -201,7 +202,7 @@ fn next(own: NonNull<Fiber>) -> Option<(Remote, Answer)> {
 /// Yields.
 fn send_one(remote: Remote, answer: &Answer) {
     let Some(iproto) = IPROTO.with(|iproto| *iproto) else { return };
-    let wraps = RUNTIME.with(|runtime| runtime.answers.wraps && matches!(remote.function, Function::Callraw));
+    let wraps = RUNTIME.with(|runtime| runtime.answers.wraps && matches!(remote.function, Function::Stored));
     let schema_version = iproto.schema_version();
     let values = |count, begun| Head::of_values(remote.sync, schema_version, count, begun);
     let sent = match answer {
@@ -229,10 +230,10 @@ fn send_one(remote: Remote, answer: &Answer) {
 
 fn send_failure(remote: Remote, failure: &Failure) -> bool {
     let Some(iproto) = IPROTO.with(|iproto| *iproto) else { return false };
-    // Endpoints are Lua functions, and what these raise is a string.
+    // What Lua raises is a string.
     let (kind, code) = match remote.function {
-        Function::Callraw => ("ClientError", failure.code()),
-        Function::Endpoint(..) => ("LuajitError", PROC_LUA),
+        Function::Stored => ("ClientError", failure.code()),
+        Function::Callraw | Function::Endpoint(..) => ("LuajitError", PROC_LUA),
     };
     let head = Head::of_error(remote.sync, iproto.schema_version(), code);
     let mut body = Vec::new();

@@ -126,11 +126,14 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
 fn deliver() {
     RUNTIME.with(|runtime| {
         let mut batch = std::mem::take(&mut runtime.completion.batch);
-        for entry in runtime.routers.iter() {
+        for id in 1.. {
+            let Some(entry) = runtime.routers.slot(id) else { break };
+            let Some(entry) = entry else { continue };
+            // Into an empty one.
             entry.router.take_replies(&mut batch);
-        }
-        for reply in batch.drain(..) {
-            runtime.deliver(reply);
+            for reply in batch.drain(..) {
+                runtime.deliver(reply);
+            }
         }
         runtime.completion.batch = batch;
     });

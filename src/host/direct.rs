@@ -1,4 +1,4 @@
-//! Calls of `rawshard.callraw` and of endpoints that come by IPROTO and for which no fiber waits.
+//! Calls of `rawshard.callraw`, of `callraw` in Lua and of endpoints that come by IPROTO and for which no fiber waits.
 //!
 //! Where the host lets us (`box_iproto_override`, since 2.11), we see each CALL before it is served. One of these functions
 //! is sent on at once, and its fiber goes on to the next request; its answer is sent by another fiber (`answers.rs`). What is
@@ -6,23 +6,24 @@
 //!
 //! All others, and whatever is unusual about one, are left to the host. So is the first call of each session: the
 //! host checks then whether its user may execute the function, and only it knows how. Once the stored function was entered, the
-//! session's further calls are taken, until somebody's rights change. For endpoints, which are Lua functions, the host
-//! is asked once more (`lua/rawshard/override.lua`).
+//! session's further calls are taken, until somebody's rights change. For functions of Lua the host is asked once more
+//! (`lua/rawshard/override.lua`).
 
-use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::catch_unwind;
-use std::ptr::NonNull;
 
+use super::admission::{Admission, AsOf};
 use super::answers::{Function, Remote};
+use super::calls::Stack;
 use super::endpoints::{Ended, Endpoints};
 use super::failure::Failure;
+use super::globals::Global;
 use super::guard::{self, End};
 use super::iproto::{self, HANDLER_FALLBACK, HANDLER_OK, IPROTO};
 use super::park;
 use super::runtime::{RUNTIME, Runtime};
-use super::sys::{self, Fiber, lua, lua_State};
+use super::served::{Found, FunctionId, Job, Names};
+use super::sys::{lua, lua_State};
 use super::waiters::Owner;
 use crate::call::request::Form;
 use crate::wire::iproto::TYPE_CALL;
@@ -32,12 +33,8 @@ pub struct Direct {
     /// Our handler is the host's.
     installed: bool,
     enabled: bool,
-    /// Sessions, and ids of what their user may execute: endpoints, and [`CALLRAW`].
-    admitted: HashSet<(u64, u32), BuildHasherDefault<SessionHasher>>,
-    /// How often rights may have changed.
-    changes: u64,
-    /// The call that the host is checking now.
-    asked: Option<Asked>,
+    pub names: Names,
+    pub admission: Admission,
     /// Under way.
     in_flight: usize,
     /// Of their arguments.
@@ -46,79 +43,22 @@ pub struct Direct {
     calls: u64,
 }
 
-/// A call that was left to the host.
-struct Asked {
-    session: u64,
-    function: u32,
-    fiber: Option<NonNull<Fiber>>,
-    /// Where its arguments begin in the connection's input, and their length. Nobody but the host's own call of the function has
-    /// this address.
-    args: (usize, usize),
-}
-
 /// Beyond these calls are left to the host, which parks a fiber for each and at `net_msg_max` of them reads no further
 /// requests.
 const MOST_CALLS: usize = 32_768;
 const MOST_BYTES: usize = 64 << 20;
-
-/// Sessions that have gone are not told of. With more than this all of them are forgotten.
-const MOST_SESSIONS: usize = 100_000;
-
-const FUNCTION: &[u8] = b"rawshard.callraw";
-/// No endpoint has this id.
-const CALLRAW: u32 = 0;
 
 impl Direct {
     pub const fn new() -> Direct {
         Direct {
             installed: false,
             enabled: false,
-            admitted: HashSet::with_hasher(BuildHasherDefault::new()),
-            changes: 0,
-            asked: None,
+            names: Names::new(),
+            admission: Admission::new(),
             in_flight: 0,
             bytes: 0,
             calls: 0,
         }
-    }
-
-    /// The stored function is entered with these arguments: whoever has sent them may execute it.
-    pub fn admit(&mut self, args: &[u8]) {
-        let Some(asked) = self.asked.take() else { return };
-        if asked.function == CALLRAW && asked.args == (args.as_ptr().addr(), args.len()) && asked.is_here() {
-            self.insert(asked.session, CALLRAW);
-        }
-    }
-
-    /// The function of this endpoint is entered. Whether it is worth to find out if the session's user may execute it; and what
-    /// [`Direct::admit_endpoint`] needs then.
-    pub fn wants(&mut self, endpoint: u32) -> Option<u64> {
-        let asked = self.asked.take()?;
-        (asked.function == endpoint && asked.is_here()).then_some(self.changes)
-    }
-
-    /// The session's user may execute the endpoint's function, as of so many `changes`.
-    pub fn admit_endpoint(&mut self, session: u64, endpoint: u32, changes: u64) {
-        if self.changes == changes {
-            self.insert(session, endpoint);
-        }
-    }
-
-    fn insert(&mut self, session: u64, function: u32) {
-        if self.admitted.len() >= MOST_SESSIONS {
-            self.admitted.clear();
-        }
-        self.admitted.insert((session, function));
-    }
-
-    /// Somebody's rights may have changed: all are to be checked anew, or those of one session.
-    pub fn forget(&mut self, session: Option<u64>) {
-        match session {
-            Some(session) => self.admitted.retain(|admitted| admitted.0 != session),
-            None => self.admitted.clear(),
-        }
-        self.changes += 1;
-        self.asked = None;
     }
 
     /// A call that was taken has been answered.
@@ -136,20 +76,76 @@ impl Direct {
     }
 }
 
-impl Asked {
-    fn is_here(&self) -> bool {
-        let session = IPROTO.with(|iproto| iproto.map(|iproto| iproto.session_id()));
-        session == Some(self.session) && current() == self.fiber
+/// Name and function of each.
+pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
+    (c"direct_enable", direct_enable),
+    (c"direct_asked", direct_asked),
+    (c"direct_serve_endpoint", direct_serve_endpoint),
+    (c"direct_serve_callraw", direct_serve_callraw),
+];
+
+/// `() -> name, function, changes, logins`, or nothing: see [`Admission::asked`]. The function is a number, or nil.
+unsafe extern "C-unwind" fn direct_asked(l: *mut lua_State) -> c_int {
+    /// Plain data; the name's bytes stay until the next CALL, and nothing yields before they are copied.
+    #[derive(Clone, Copy)]
+    struct Told(Option<FunctionId>, *const u8, usize, AsOf);
+    let asked = guard::run(|| {
+        Ok(RUNTIME.with(|runtime| {
+            let (function, name, as_of) = runtime.direct.admission.asked()?;
+            Some(Told(function, name.as_ptr(), name.len(), as_of))
+        }))
+    });
+    let End::Done(Some(Told(function, name, len, as_of))) = asked else { return 0 };
+    // SAFETY: Lua calls it with its own state, on TX; there is nothing to drop.
+    unsafe {
+        lua::lua_pushlstring(l, name.cast(), len);
+        match function {
+            Some(function) => lua::lua_pushinteger(l, function.number() as lua::lua_Integer),
+            None => lua::lua_pushnil(l),
+        }
+        // They count up from 0: doubles do.
+        lua::lua_pushnumber(l, as_of.changes as f64);
+        lua::lua_pushnumber(l, as_of.logins as f64);
+    }
+    4
+}
+
+/// `(id, name, is_served, function, names…) -> nothing`. The names are those between the dots of the name, the function is what is
+/// there.
+unsafe extern "C-unwind" fn direct_serve_endpoint(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX; what is alive while it may raise is plain data.
+    unsafe {
+        let global = if lua::lua_toboolean(l, 3) != 0 { Global::new(l, 4, 5) } else { None };
+        let done = guard::run(|| {
+            let stack = Stack(l);
+            let (id, name) = (stack.index(1, "endpoint")?, stack.string(2, "name")?);
+            RUNTIME.with(|runtime| runtime.direct.names.set_endpoint(name, id, global));
+            Ok(())
+        });
+        if let End::Done(()) = done { 0 } else { guard::raise(l) }
     }
 }
 
-fn current() -> Option<NonNull<Fiber>> {
-    // SAFETY: on TX.
-    NonNull::new(unsafe { sys::fiber_self() })
+/// `(name, function, names…) -> function`, a number, if `callraw`, given as the function, is what has this name; else nothing.
+unsafe extern "C-unwind" fn direct_serve_callraw(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX; what is alive while it may raise is plain data.
+    unsafe {
+        let global = Global::new(l, 2, 3);
+        let served = guard::run(|| {
+            let stack = Stack(l);
+            let name = stack.string(1, "name")?;
+            Ok(RUNTIME.with(|runtime| runtime.direct.names.set_callraw(name, global)))
+        });
+        match served {
+            End::Done(Some(function)) => {
+                lua::lua_pushinteger(l, function.number() as lua::lua_Integer);
+                1
+            }
+            End::Done(None) => 0,
+            End::Cancelled | End::Failed => guard::raise(l),
+        }
+    }
 }
-
-/// Name and function of each.
-pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[(c"direct_enable", direct_enable)];
 
 /// `(is_enabled, wraps) -> nothing`
 unsafe extern "C-unwind" fn direct_enable(l: *mut lua_State) -> c_int {
@@ -191,7 +187,7 @@ unsafe extern "C" fn replaced(_: *mut c_void) {
     let _ = catch_unwind(|| {
         RUNTIME.with(|runtime| {
             runtime.direct.installed = false;
-            runtime.direct.forget(None);
+            runtime.direct.admission.forget_all();
         });
         log::warn!(
             "somebody else handles IPROTO_CALL now: calls of rawshard.callraw wait in fibers of their own"
@@ -223,40 +219,42 @@ unsafe extern "C" fn handle(
 
 /// Sends the call on. None: it is for the host.
 fn take(runtime: &mut Runtime, header: &[u8], body: &[u8]) -> Option<()> {
-    // The host has ended with the one before.
-    runtime.direct.asked = None;
-    if !runtime.direct.enabled {
+    let Runtime { direct, routers, endpoints, buffers, completion, static_router, .. } = runtime;
+    direct.admission.begin();
+    if !direct.enabled {
         return None;
     }
     let call = serve::call_request(header, body)?;
-    let function = if call.func == FUNCTION { CALLRAW } else { runtime.endpoints.served(call.func)? };
+    let function = match direct.names.find(call.func) {
+        Found::Ours(function) => Some(function),
+        Found::Unknown => None,
+        Found::Foreign => return None,
+    };
     let session = IPROTO.with(|iproto| *iproto)?.session_id();
-    if !runtime.direct.admitted.contains(&(session, function)) {
-        let args = (call.args.as_ptr().addr(), call.args.len());
-        runtime.direct.asked = Some(Asked { session, function, fiber: current(), args });
+    let Some(function) = function.filter(|function| direct.admission.has(session, *function)) else {
+        direct.admission.ask(session, function, call.func, call.args);
         return None;
-    }
-    if runtime.direct.in_flight >= MOST_CALLS
-        || runtime.direct.bytes + call.args.len() > MOST_BYTES
-        || !runtime.completion.is_running()
+    };
+    if direct.in_flight >= MOST_CALLS
+        || direct.bytes + call.args.len() > MOST_BYTES
+        || !completion.is_running()
     {
         return None;
     }
-    let router = match function {
-        CALLRAW => runtime.static_entry().ok()?.0,
-        endpoint => runtime.endpoints.router(endpoint)?,
+    let router = match function.job() {
+        Job::Stored | Job::Callraw => (*static_router)?,
+        Job::Endpoint(id) => endpoints.router(id)?,
     };
-    if !runtime.routers.get(router).ok()?.enabled {
+    if !routers.get(router).ok()?.enabled {
         return None;
     }
-    let mut buffer = runtime.buffers.take();
-    let (form, function) = match function {
-        CALLRAW => {
-            buffer.clear();
-            (Form::Callraw, Function::Callraw)
-        }
-        id => {
-            let (_, endpoint, age) = runtime.endpoints.begin(id).ok()?;
+    let mut buffer = buffers.take();
+    buffer.clear();
+    let (form, function) = match function.job() {
+        Job::Stored => (Form::Callraw, Function::Stored),
+        Job::Callraw => (Form::Callraw, Function::Callraw),
+        Job::Endpoint(id) => {
+            let (endpoint, age) = endpoints.begin(id).ok()?;
             endpoint.begin(&mut buffer);
             (Form::Endpoint(endpoint, None), Function::Endpoint(id, age))
         }
@@ -268,30 +266,4 @@ fn take(runtime: &mut Runtime, header: &[u8], body: &[u8]) -> Option<()> {
     runtime.direct.bytes += call.args.len();
     runtime.direct.calls += 1;
     Some(())
-}
-
-/// Ids of sessions are small numbers that count up.
-#[derive(Default)]
-pub struct SessionHasher(u64);
-
-impl Hasher for SessionHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u64(number.into());
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // 2^64 by the golden ratio: spreads neighbours over all bits.
-        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        // The table takes the lowest bits, which a product spreads least.
-        self.0.rotate_left(32)
-    }
 }

@@ -1,12 +1,10 @@
 //! The endpoints of this process, and what their calls came to. `lua/rawshard/endpoint.lua` makes them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mlua::{Lua, Table};
 
 use super::failure::Failure;
-use super::globals::Global;
 use super::park;
 use super::runtime::RUNTIME;
 use crate::call::endpoint::Endpoint;
@@ -20,16 +18,7 @@ use crate::wire::mp;
 use crate::wire::path::{Path, To};
 
 /// By id - 1. An id is its name's for ever: an endpoint that is bound anew takes the place of the one before.
-pub struct Endpoints {
-    bound: Vec<Bound>,
-    /// By name of the function: those that are registered and need no Lua.
-    served: BTreeMap<Vec<u8>, Served>,
-}
-
-struct Served {
-    id: u32,
-    global: Global,
-}
+pub struct Endpoints(Vec<Bound>);
 
 struct Bound {
     router: u32,
@@ -51,11 +40,11 @@ struct Counts {
 
 impl Endpoints {
     pub const fn new() -> Endpoints {
-        Endpoints { bound: Vec::new(), served: BTreeMap::new() }
+        Endpoints(Vec::new())
     }
 
     fn get(&mut self, id: u32) -> Result<&mut Bound, Failure> {
-        let slot = (id as usize).checked_sub(1).and_then(|slot| self.bound.get_mut(slot));
+        let slot = (id as usize).checked_sub(1).and_then(|slot| self.0.get_mut(slot));
         slot.ok_or_else(|| Failure::state(format!("rawshard: there is no endpoint {id}")))
     }
 }
@@ -78,20 +67,15 @@ impl Ended {
 }
 
 impl Endpoints {
-    /// The endpoint whose function has this name, if calls of it need no Lua, and nobody has put another function into its place.
-    pub fn served(&self, name: &[u8]) -> Option<u32> {
-        self.served.get(name).filter(|served| served.global.is_in_place()).map(|served| served.id)
-    }
-
     pub fn router(&mut self, id: u32) -> Option<u32> {
         self.get(id).ok().map(|bound| bound.router)
     }
 
-    /// Counts a call that begins: the router and what is to be sent to it, and the age that [`Endpoints::count`] needs.
-    pub fn begin(&mut self, id: u32) -> Result<(u32, Arc<Endpoint>, u32), Failure> {
+    /// Counts a call that begins: what is to be sent, and the age that [`Endpoints::count`] needs.
+    pub fn begin(&mut self, id: u32) -> Result<(Arc<Endpoint>, u32), Failure> {
         let bound = self.get(id)?;
         bound.counts.calls += 1;
-        Ok((bound.router, Arc::clone(&bound.endpoint), bound.age))
+        Ok((Arc::clone(&bound.endpoint), bound.age))
     }
 
     /// Counts how a call ended that began when the endpoint was of this `age`. Does nothing if another one has taken its place.
@@ -106,17 +90,6 @@ impl Endpoints {
             Ended::Refused => bound.counts.refused += 1,
         }
     }
-}
-
-/// Calls of the function with this name, and at this place, need no Lua; None: they do.
-pub fn serve(name: &[u8], id: u32, global: Option<Global>) {
-    RUNTIME.with(|runtime| {
-        let served = &mut runtime.endpoints.served;
-        _ = match global {
-            Some(global) => served.insert(name.to_vec(), Served { id, global }),
-            None => served.remove(name),
-        };
-    });
 }
 
 /// Takes `spec` for endpoint `id`, or for a new one. Gives the id.
@@ -134,8 +107,8 @@ pub fn bind(router: u32, id: Option<u32>, spec: &Table) -> Result<u32, String> {
                 Ok(id)
             }
             None => {
-                endpoints.bound.push(bound);
-                Ok(endpoints.bound.len() as u32)
+                endpoints.0.push(bound);
+                Ok(endpoints.0.len() as u32)
             }
         }
     })
@@ -213,7 +186,7 @@ pub fn info(lua: &Lua, id: u32) -> Result<Table, String> {
 
 /// Counts a call that begins. Gives what [`count`] needs when it ends.
 pub fn begin(id: u32) -> Result<u32, Failure> {
-    RUNTIME.with(|runtime| Ok(runtime.endpoints.begin(id)?.2))
+    RUNTIME.with(|runtime| Ok(runtime.endpoints.begin(id)?.1))
 }
 
 /// Sends a call of an endpoint. `bucket` is given where a Lua function has found it.

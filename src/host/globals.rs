@@ -10,7 +10,7 @@ pub struct Global {
     /// References to the strings between the dots.
     names: [c_int; MOST_NAMES],
     count: usize,
-    /// Only to be compared: whoever has made this keeps the function.
+    /// Only to be compared. It is in Lua's registry, so that no other one gets its address.
     function: usize,
 }
 
@@ -26,6 +26,8 @@ impl Global {
         // SAFETY: only what is on the stack is looked at; the caller's promise covers errors.
         unsafe {
             let count = usize::try_from(lua::lua_gettop(l) - first + 1).ok().filter(|n| *n <= MOST_NAMES)?;
+            lua::lua_pushvalue(l, function);
+            lua::luaL_ref(l, lua::LUA_REGISTRYINDEX);
             let mut names = [lua::LUA_NOREF; MOST_NAMES];
             for (name, index) in names[..count].iter_mut().zip(first..) {
                 lua::lua_pushvalue(l, index);

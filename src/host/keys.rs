@@ -5,7 +5,6 @@ use std::ffi::{CStr, c_int};
 use super::calls::{self, Stack};
 use super::endpoints::{self, Ended};
 use super::failure::Failure;
-use super::globals::Global;
 use super::guard::{self, End};
 use super::object;
 use super::runtime::{RUNTIME, Runtime};
@@ -22,7 +21,6 @@ use crate::wire::path::{Inline, Lost};
 pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
     (c"endpoint_call", endpoint_call),
     (c"endpoint_key", endpoint_key),
-    (c"endpoint_serve", endpoint_serve),
     (c"extract", extract),
     (c"hash_object", hash_object),
 ];
@@ -48,21 +46,6 @@ unsafe extern "C-unwind" fn endpoint_call(l: *mut lua_State) -> c_int {
             ended
         });
         calls::give_objects(l, returned)
-    }
-}
-
-/// `(endpoint, name, is_served, function, names…) -> nothing`. The names are those between the dots of the name, the function is
-/// what is there.
-unsafe extern "C-unwind" fn endpoint_serve(l: *mut lua_State) -> c_int {
-    // SAFETY: Lua calls it with its own state, on TX; what is alive while it may raise is plain data.
-    unsafe {
-        let global = if lua::lua_toboolean(l, 3) != 0 { Global::new(l, 4, 5) } else { None };
-        let served = guard::run(|| {
-            let stack = Stack(l);
-            endpoints::serve(stack.string(2, "name")?, stack.index(1, "endpoint")?, global);
-            Ok(())
-        });
-        if let End::Done(()) = served { 0 } else { guard::raise(l) }
     }
 }
 

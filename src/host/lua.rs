@@ -5,8 +5,10 @@ use std::ffi::{CStr, c_int};
 
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, MultiValue, Table, Value};
 
+use super::admission::AsOf;
 use super::failure::Failure;
 use super::guard::{self, End};
+use super::served::FunctionId;
 use super::sys::{self, lua, lua_State};
 use super::{calls, config, direct, door, endpoints, future, info, keys, log, object, result, runtime, tx};
 use crate::call::key::Keyspace;
@@ -157,16 +159,21 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
             Err((_, malformed)) => (None, Some(malformed.to_string())),
         })
     })?;
-    // Two numbers of 64 bits that count up from small ones: doubles do.
-    natives.add("direct_wants", |_, endpoint: u32| {
-        Ok(runtime::RUNTIME.with(|runtime| runtime.direct.wants(endpoint)))
-    })?;
-    natives.add("direct_admit", |_, (session, endpoint, changes): (u64, u32, u64)| {
-        runtime::RUNTIME.with(|runtime| runtime.direct.admit_endpoint(session, endpoint, changes));
+    natives.add("direct_admit", |_, (session, function, changes, logins): (u64, u32, u64, u64)| {
+        runtime::RUNTIME.with(|runtime| {
+            let function = FunctionId::from_number(function);
+            runtime.direct.admission.admit(session, function, AsOf { changes, logins });
+        });
         Ok(())
     })?;
     natives.add("direct_forget", |_, session: Option<u64>| {
-        runtime::RUNTIME.with(|runtime| runtime.direct.forget(session));
+        runtime::RUNTIME.with(|runtime| match session {
+            Some(session) => runtime.direct.admission.forget(session),
+            None => {
+                runtime.direct.admission.forget_all();
+                runtime.direct.names.reconsider();
+            }
+        });
         Ok(())
     })?;
     natives.add("discovery_wakeup", |_, id: u32| {

@@ -10,6 +10,7 @@
 //!   becomes of them; `calls` are the Lua functions that wait, `future` those of futures, `lua` all other ones, with `config` and
 //!   `info` for its tables, `object` for `msgpack.object`, `result` for the answer that Lua reads.
 
+mod admission;
 mod answers;
 mod bell;
 mod buffers;
@@ -33,6 +34,7 @@ mod object;
 mod park;
 mod result;
 mod runtime;
+mod served;
 mod sys;
 mod tx;
 mod waiters;

@@ -121,8 +121,9 @@ impl Routers {
             .ok_or_else(|| Failure::state(format!("rawshard: router {id} is stopped")))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.0.iter().flatten()
+    /// None: no router has had this id yet.
+    pub fn slot(&self, id: u32) -> Option<Option<&Entry>> {
+        self.0.get((id as usize).checked_sub(1)?).map(Option::as_ref)
     }
 
     /// For sending something.

@@ -6,6 +6,7 @@
 --     cfunc    the C stored function rawshard.callraw, by a net.box client
 --     direct   the same with iproto_override: no fiber waits for the answer    (Tarantool ≥ 2.11)
 --     raw      the Lua function registered with takes_raw_args, same client    (Tarantool ≥ 2.10)
+--     direct_raw  the same with iproto_override; only where a scenario names it  (Tarantool ≥ 2.11)
 --
 -- A request is {bucket, opts, func, args, call_opts}; n (3 … 5) says how many elements are sent. A description is
 -- {n =, [1] …, raised = message or nil}: in the terms of the raw contract, all values that the user's function returned, or
@@ -114,6 +115,9 @@ end
 
 -- Switches the router's iproto_override on or off. A restarted router begins without.
 local function set_override(c, is_on)
+    if env.router_kind ~= 'rawshard' or not env.at_least('2.11') then
+        return
+    end
     local process = c.router.process
     if (c.overriding == process) ~= is_on then
         c.router:eval('rawshard_override(...)', {is_on})
@@ -126,10 +130,9 @@ local function new_entry(name, func, is_wrapped, is_supported)
         name = name, func = func, is_entry = true,
         is_supported = is_supported,
         start = function(_, c, request)
-            if func == 'rawshard.callraw' then
-                set_override(c, name == 'direct')
-            end
-            if name == 'direct' and c.admitted ~= client(c) then
+            local is_direct = name:startswith('direct')
+            set_override(c, is_direct)
+            if is_direct and c.admitted ~= client(c) then
                 -- The host wants to see the first call of each session.
                 c.admitted = client(c)
                 pcall(c.admitted.call, c.admitted, func)
@@ -166,6 +169,8 @@ frontends.raw = new_entry('raw', 'vshard.router.callraw', false, function()
     end
     return env.has_raw_args, 'no takes_raw_args before Tarantool 2.10'
 end)
+
+frontends.direct_raw = new_entry('direct_raw', 'vshard.router.callraw', false, frontends.direct.is_supported)
 
 for _, fe in pairs(frontends) do
     -- Blocking: one request, one description.

@@ -9,7 +9,7 @@ local suite = require('test.helper.suite')
 
 local s = suite.new('arguments')
 
-local entries = {'cfunc', 'direct', 'raw'}
+local entries = {'cfunc', 'direct', 'raw', 'direct_raw'}
 
 local bytes_client
 local function raw_call(fe, c, args)

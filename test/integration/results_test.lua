@@ -122,7 +122,7 @@ s:scenario('P02 several values, decoded', {fe = {'lua'}}, function(t, fe, c)
     t:values(fe, call('four_values'), {1}, 'four values')
 end)
 
-s:scenario('P02 several values, all of them', {fe = {'lua_raw', 'cfunc', 'direct', 'raw'}}, function(t, fe, c)
+s:scenario('P02 several values, all of them', {fe = {'lua_raw', 'cfunc', 'direct', 'raw', 'direct_raw'}}, function(t, fe, c)
     local function call(func, args)
         return fe:call(c, {1, 'write', func, args or {}, {timeout = 5}})
     end

@@ -1,12 +1,12 @@
--- Endpoints with iproto_override: a session's calls of them are taken before the host starts a fiber for each, once the host
--- has said that its user may execute the function.
+-- Functions of Lua with iproto_override, callraw and endpoints: a session's calls of them are taken before the host starts
+-- a fiber for each, once the host has said that its user may execute the function.
 
 package.path = './?.lua;' .. package.path
 local iproto = require('test.helper.iproto')
 local mp = require('test.helper.mp')
 local suite = require('test.helper.suite')
 
-local s = suite.new('override_endpoints')
+local s = suite.new('override_lua')
 
 local WHERE = "router.bind({name = 'where', func = 'whoami', key = {'[1]'}, timeout = 5, register = true})"
 
@@ -187,6 +187,70 @@ new_scenario('bound anew', function(t, c)
     t:is(taken(c), before, 'the usual way')
     on_router(c, 'router.enable()')
     wait_taken(c, client, 'where', NUMBER)
+    client:close()
+end)
+
+--
+-- callraw under names of its own
+--
+
+local function callraw_args(func, ...)
+    return mp.array_of(mp.uint(1), mp.str('write'), mp.str(func), mp.array_of(...))
+end
+
+new_scenario('callraw: the answers are what they are without', function(t, c)
+    local client = connect(c)
+    local name = 'vshard.router.callraw'
+    for _, args in ipairs({
+        callraw_args('echo', mp.uint(1), '\xc0', mp.str('x')), callraw_args('nothing'), callraw_args('four_values'),
+        callraw_args('nilerr', mp.str('why')), '\x90', mp.array_of('\xa1x', '\xc0', '\xa1f'),
+    }) do
+        override(c, false)
+        local before = client:call(name, args)
+        override(c, true)
+        wait_taken(c, client, name, callraw_args('echo'))
+        local count = taken(c)
+        local after = client:call(name, args)
+        t:is(taken(c), count + 1, 'taken')
+        t:is({after.code, after.error}, {before.code, before.error}, 'outcome')
+        if before.code == 0 then
+            t:is(mp.hex(after.body), mp.hex(before.body), 'all bytes')
+        end
+    end
+    client:close()
+end)
+
+new_scenario('callraw: wrapped, renamed, loaded anew', function(t, c)
+    on_router(c, [[
+        function _G.proxy(raw) proxied = (proxied or 0) + 1 return router.callraw(raw) end
+        _G.deep = {down = {callraw = router.callraw}}
+        for _, name in ipairs({'proxy', 'deep.down.callraw'}) do
+            box.schema.func.create(name, {takes_raw_args = true})
+            box.schema.user.grant('client', 'execute', 'function', name)
+        end
+    ]])
+    local client, args = connect(c), callraw_args('echo', mp.uint(7))
+    for i = 1, 5 do
+        local before = taken(c)
+        t:is(client:call('proxy', args).code, 0, 'a function that calls it')
+        t:is({taken(c) - before, on_router(c, 'return proxied')}, {0, i}, 'is called')
+    end
+    wait_taken(c, client, 'deep.down.callraw', args)
+    on_router(c, "box.schema.user.revoke('client', 'execute', 'function', 'deep.down.callraw')")
+    t:has(client:call('deep.down.callraw', args).error, 'is denied', 'revoked')
+    wait_taken(c, client, 'vshard.router.callraw', args)
+    on_router(c, [[
+        for name in pairs(package.loaded) do
+            if name:match('^rawshard%.') then package.loaded[name] = nil end
+        end
+        _G.vshard.router = require('rawshard.router')
+        _G.deep.down.callraw = _G.vshard.router.callraw
+    ]])
+    wait_taken(c, client, 'vshard.router.callraw', args)
+    grant(c, 'deep.down.callraw')
+    wait_taken(c, client, 'deep.down.callraw', args)
+    on_router(c, "box.schema.user.revoke('client', 'execute', 'function', 'deep.down.callraw')")
+    t:has(client:call('deep.down.callraw', args).error, 'is denied', 'revoked after the reload')
     client:close()
 end)
 
