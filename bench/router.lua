@@ -71,12 +71,19 @@ local function setup_rawshard(is_parked)
     if common.has_raw_args() then
         _G.bench_rawshard_lua = router.callraw
         raw_function('bench_rawshard_lua')
+        -- As users have it who do something of their own around it.
+        local callraw = router.callraw
+        function _G.bench_rawshard_lua_wrapped(raw)
+            return callraw(raw)
+        end
+        raw_function('bench_rawshard_lua_wrapped')
         router.bind({
             name = 'bench_endpoint', func = 'bench_echo', key = {'[1]'}, mode = 'read', balance = true, timeout = 30,
             register = true,
         })
     else
         info.missing['rawshard-lua'] = 'takes_raw_args needs Tarantool 2.10'
+        info.missing['rawshard-lua-wrapped'] = info.missing['rawshard-lua']
         info.missing['rawshard-key-lua'] = info.missing['rawshard-lua']
         info.missing['rawshard-endpoint'] = info.missing['rawshard-lua']
     end

@@ -515,9 +515,11 @@ impl<'a> Bench<'a> {
             judge(format!("{name}{where_} TX, without iproto_override ÷ {echo}"), r, "≤ 1.5", r <= 1.5);
         }
         let floor = if matches!(name, "T5" | "T6") { "lua-raw-fixed-paced" } else { "lua-raw-floor-paced" };
-        if let (Some(l), Some(f)) = (get("rawshard-lua"), get(floor)) {
-            let r = l.tx_us / f.tx_us;
-            judge(format!("{name}{where_} TX, Lua entry ÷ {floor}"), r, "≤ 1.4", r <= 1.4);
+        for (kind, shown) in [("rawshard-lua", "Lua entry"), ("rawshard-lua-wrapped", "Lua entry, wrapped")] {
+            if let (Some(l), Some(f)) = (get(kind), get(floor)) {
+                let r = l.tx_us / f.tx_us;
+                judge(format!("{name}{where_} TX, {shown} ÷ {floor}"), r, "≤ 1.4", r <= 1.4);
+            }
         }
     }
 
@@ -1139,8 +1141,10 @@ fn floor_of(kind: &Kind, workload: &str) -> Option<&'static str> {
     match kind.name {
         "rawshard-c" | "rawshard-c-parked" if matches!(workload, "T5" | "T6") => Some("c-fixed-paced"),
         "rawshard-c" | "rawshard-c-parked" => Some("c-echo-paced"),
-        "rawshard-lua" if matches!(workload, "T5" | "T6") => Some("lua-raw-fixed-paced"),
-        "rawshard-lua" => Some("lua-raw-floor-paced"),
+        "rawshard-lua" | "rawshard-lua-wrapped" if matches!(workload, "T5" | "T6") => {
+            Some("lua-raw-fixed-paced")
+        }
+        "rawshard-lua" | "rawshard-lua-wrapped" => Some("lua-raw-floor-paced"),
         _ => None,
     }
 }

@@ -16,13 +16,14 @@ pub struct Kind {
     pub paced_by: Option<&'static str>,
 }
 
-pub const KINDS: [Kind; 25] = [
+pub const KINDS: [Kind; 26] = [
     kind("vshard", "vshard", "bench_vshard", Returns::Values),
     kind("vshard-raw", "vshard", "bench_vshard_raw", Returns::Values),
     kind("forwarder", "forwarder", "bench_forwarder", Returns::Values),
     kind("rawshard-c", "rawshard", "rawshard.callraw", Returns::Values),
     kind("rawshard-c-parked", "rawshard-parked", "rawshard.callraw", Returns::Values),
     kind("rawshard-lua", "rawshard", "bench_rawshard_lua", Returns::Values),
+    kind("rawshard-lua-wrapped", "rawshard", "bench_rawshard_lua_wrapped", Returns::Values),
     kind("rawshard-decoded", "rawshard", "bench_rawshard_decoded", Returns::Values),
     Kind { shape: Shape::Keyed, ..kind("rawshard-key", "rawshard", "rawshard.callraw", Returns::Values) },
     Kind {
@@ -51,13 +52,13 @@ pub const KINDS: [Kind; 25] = [
     },
     Kind {
         exact: true,
-        paced_by: Some("rawshard-lua"),
+        paced_by: Some("rawshard-lua-wrapped"),
         ..kind("lua-raw-floor-paced", "floor", "bench_raw_floor", Returns::Args)
     },
     Kind { exact: true, ..kind("lua-raw-fixed", "floor", "bench_raw_fixed", Returns::Values) },
     Kind {
         exact: true,
-        paced_by: Some("rawshard-lua"),
+        paced_by: Some("rawshard-lua-wrapped"),
         ..kind("lua-raw-fixed-paced", "floor", "bench_raw_fixed", Returns::Values)
     },
     Kind {
@@ -68,7 +69,7 @@ pub const KINDS: [Kind; 25] = [
     Kind { exact: true, ..kind("lua-raw-park", "floor", "bench_raw_park", Returns::Values) },
     Kind {
         exact: true,
-        paced_by: Some("rawshard-lua"),
+        paced_by: Some("rawshard-lua-wrapped"),
         ..kind("lua-raw-park-paced", "floor", "bench_raw_park", Returns::Values)
     },
     kind("lua-noop", "floor", "bench_noop", Returns::Nothing),
@@ -76,13 +77,14 @@ pub const KINDS: [Kind; 25] = [
 ];
 
 /// What `make bench` compares on every workload, in this order.
-pub const PROXY: [&str; 20] = [
+pub const PROXY: [&str; 21] = [
     "vshard",
     "vshard-raw",
     "forwarder",
     "rawshard-c",
     "rawshard-c-parked",
     "rawshard-lua",
+    "rawshard-lua-wrapped",
     "c-echo",
     "c-echo-paced",
     "c-fixed",
@@ -100,10 +102,11 @@ pub const PROXY: [&str; 20] = [
 ];
 
 /// What is compared where storages cost nothing: rawshard and what it stands on.
-pub const SATURATED: [&str; 10] = [
+pub const SATURATED: [&str; 11] = [
     "rawshard-c",
     "rawshard-c-parked",
     "rawshard-lua",
+    "rawshard-lua-wrapped",
     "c-echo-paced",
     "c-fixed-paced",
     "c-handed-paced",
