@@ -15,17 +15,41 @@ local function forget_all()
     native.direct_forget()
 end
 
--- The change counts at once; should its transaction be rolled back, what was found out meanwhile does not count any more.
+-- The change counts at once. What was found out before its transaction has ended does not count any more afterwards: it may be
+-- rolled back, and a trigger that comes between this one and the host's may wait.
 local function on_change()
     forget_all()
     if box.is_in_txn() then
         box.on_rollback(forget_all)
+        box.on_commit(forget_all)
     end
 end
 
--- The session has another user now.
-local function on_auth()
+-- The session is about to have another user. Triggers that come after this one may wait, and until the last of them has ended
+-- the old one's rights count, which must not become the new one's. Of two logins nobody knows which ends first.
+local function on_auth(user, is_authenticated)
     native.direct_forget(box.session.id())
+    if is_authenticated then
+        local storage = box.session.storage
+        storage.rawshard_login = storage.rawshard_login == nil and user
+    end
+end
+
+-- Whether the session's login, if there was one, is over. Asked when the host has let one of its calls pass.
+local function is_settled()
+    local login = box.session.storage.rawshard_login
+    return login == nil or login == box.session.user()
+end
+
+-- `su(user)` gives the session another user for good, and tells no trigger.
+local function forgetting(su)
+    return function(...)
+        if select('#', ...) ~= 1 then
+            return su(...)
+        end
+        su(...)
+        native.direct_forget(box.session.id())
+    end
 end
 
 -- Whether several values of a C function leave the process as one array. It can be switched, so it is asked for at each cfg().
@@ -75,6 +99,9 @@ local function may_call(name, user)
 end
 
 local function consider(name, id, changes, logins)
+    if not is_settled() then
+        return
+    end
     local session, user = box.session.id(), box.session.user()
     if allowed_as_of ~= changes then
         allowed, allowed_as_of = {}, changes
@@ -142,8 +169,9 @@ function M.set(state, is_on)
             box.space[name]:on_replace(on_change)
         end
         box.session.on_auth(on_auth)
+        box.session.su = forgetting(box.session.su)
     end
-    native.direct_enable(is_on, wraps_results())
+    native.direct_enable(is_on, wraps_results(), is_settled)
     M.is_on, state.override_is_on = is_on, is_on
 end
 

@@ -4,12 +4,14 @@
 //! it.
 
 use std::collections::HashSet;
+use std::ffi::{CStr, c_int};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use super::iproto::IPROTO;
+use super::runtime::RUNTIME;
 use super::served::{FunctionId, Job};
-use super::sys::{self, Fiber};
+use super::sys::{self, Fiber, lua, lua_State};
 
 pub struct Admission {
     admitted: HashSet<(u64, FunctionId), BuildHasherDefault<IdHasher>>,
@@ -68,13 +70,13 @@ impl Admission {
         self.asked = Some(Asked { session, function, fiber: current(), args });
     }
 
-    /// The stored function is entered with these arguments: who has sent them may execute it.
-    pub fn stored_is_entered(&mut self, args: &[u8]) {
-        let Some(asked) = self.asked.take() else { return };
+    /// The stored function is entered with these arguments. The session that has sent them, if the host was asked by that: its user
+    /// may execute the function.
+    fn stored_is_entered(&mut self, args: &[u8]) -> Option<(u64, AsOf)> {
+        let asked = self.asked.take()?;
         let is_stored = asked.function.is_some_and(|function| function.job() == Job::Stored);
-        if is_stored && asked.args == (args.as_ptr().addr(), args.len()) && asked.is_here() {
-            self.admit(asked.session, FunctionId::STORED, self.as_of);
-        }
+        let is_it = is_stored && asked.args == (args.as_ptr().addr(), args.len()) && asked.is_here();
+        is_it.then_some((asked.session, self.as_of))
     }
 
     /// A function of Lua is entered, in the fiber of the call that was left to the host last: the function that was called, if it is
@@ -108,6 +110,45 @@ impl Admission {
         self.as_of.logins += 1;
         self.asked = None;
     }
+}
+
+/// The stored function is entered with these arguments: whoever has sent them may execute it. Calls Lua, but under protection.
+pub fn stored_is_entered(args: &[u8]) {
+    let entered = RUNTIME.with(|runtime| runtime.direct.admission.stored_is_entered(args));
+    if let Some((session, as_of)) = entered
+        && is_settled()
+    {
+        RUNTIME.with(|runtime| runtime.direct.admission.admit(session, FunctionId::STORED, as_of));
+    }
+}
+
+/// Lua's registry has under it what tells whether the session's user stays who he is.
+pub const IS_SETTLED: &CStr = c"rawshard.direct.is_settled";
+
+fn is_settled() -> bool {
+    let mut settled = false;
+    // SAFETY: on TX; the main state's stack is as before when this ends, and no fiber runs in between.
+    unsafe {
+        let l = sys::luaT_state();
+        if lua::lua_cpcall(l, ask, ptr::from_mut(&mut settled).cast()) != 0 {
+            lua::lua_settop(l, -2);
+            return false;
+        }
+    }
+    settled
+}
+
+/// Leaves the answer where its argument points to.
+unsafe extern "C-unwind" fn ask(l: *mut lua_State) -> c_int {
+    // SAFETY: the argument is what `lua_cpcall` was given. The main state may be somebody's who sleeps in it, so code runs in a
+    // thread of its own, which its place on the stack keeps alive.
+    unsafe {
+        let settled = lua::lua_touserdata(l, 1).cast::<bool>();
+        let thread = lua::lua_newthread(l);
+        lua::lua_getfield(thread, lua::LUA_REGISTRYINDEX, IS_SETTLED.as_ptr());
+        *settled = lua::lua_pcall(thread, 0, 1, 0) == 0 && lua::lua_toboolean(thread, -1) != 0;
+    }
+    0
 }
 
 impl Asked {

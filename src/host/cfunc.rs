@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
+use super::admission;
 use super::door;
 use super::failure::Failure;
 use super::guard;
@@ -41,7 +42,7 @@ pub unsafe extern "C" fn serve(ctx: *mut BoxFunctionCtx, args: *const c_char, en
         // The bytes lie in the connection's input buffer, which is gone as soon as the fiber yields.
         // SAFETY: the host gives two ends of one buffer, valid until then; `post` copies what it needs.
         let args = unsafe { std::slice::from_raw_parts(args.cast(), end.offset_from_unsigned(args)) };
-        RUNTIME.with(|runtime| runtime.direct.admission.stored_is_entered(args));
+        admission::stored_is_entered(args);
         let token = post(args)?;
         let reply = park::wait(token)?;
         let returned = give(ctx, &reply);

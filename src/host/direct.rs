@@ -12,7 +12,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
 
-use super::admission::{Admission, AsOf};
+use super::admission::{Admission, AsOf, IS_SETTLED};
 use super::answers::{Function, Remote};
 use super::calls::Stack;
 use super::endpoints::{Ended, Endpoints};
@@ -147,10 +147,14 @@ unsafe extern "C-unwind" fn direct_serve_callraw(l: *mut lua_State) -> c_int {
     }
 }
 
-/// `(is_enabled, wraps) -> nothing`
+/// `(is_enabled, wraps, is_settled) -> nothing`
 unsafe extern "C-unwind" fn direct_enable(l: *mut lua_State) -> c_int {
-    // SAFETY: Lua calls it with its own state, on TX.
-    let (enabled, wraps) = unsafe { (lua::lua_toboolean(l, 1) != 0, lua::lua_toboolean(l, 2) != 0) };
+    // SAFETY: Lua calls it with its own state, on TX; should it raise, there is nothing to drop.
+    let (enabled, wraps) = unsafe {
+        lua::lua_settop(l, 3);
+        lua::lua_setfield(l, lua::LUA_REGISTRYINDEX, IS_SETTLED.as_ptr());
+        (lua::lua_toboolean(l, 1) != 0, lua::lua_toboolean(l, 2) != 0)
+    };
     let done = guard::run(|| enable(enabled, wraps));
     // SAFETY: as above, and there is nothing to drop.
     if let End::Done(()) = done { 0 } else { unsafe { guard::raise(l) } }
