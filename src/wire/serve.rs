@@ -19,9 +19,11 @@ const KEY_SCHEMA_VERSION: u64 = 0x05;
 const KEY_STREAM_ID: u64 = 0x0a;
 const KEY_TUPLE: u64 = 0x21;
 const KEY_FUNCTION_NAME: u64 = 0x22;
+const KEY_EXPR: u64 = 0x27;
 const KEY_DATA: u64 = 0x30;
 const KEY_ERROR_24: u64 = 0x31;
 const KEY_ERROR: u64 = 0x52;
+const KEY_TUPLE_FORMATS: u64 = 0x60;
 
 /// What net.box of 3.x ends each request with: no formats of tuples (key 0x60).
 const NO_TUPLE_FORMATS: &[u8] = b"\x60\x80";
@@ -72,11 +74,18 @@ fn func_and_args(body: &[u8]) -> Result<Option<Called<'_>>, Fault> {
                     break;
                 }
             }
-            KEY_FUNCTION_NAME | KEY_TUPLE => return Ok(None),
+            // The host has more to say about these: that one is too much, of the wrong type, or not well-formed.
+            KEY_FUNCTION_NAME | KEY_TUPLE | KEY_EXPR => return Ok(None),
+            KEY_TUPLE_FORMATS if cursor.map()? != 0 => return Ok(None),
+            KEY_TUPLE_FORMATS => {}
             _ => cursor.skip()?,
         }
     }
-    Ok(func.zip(args))
+    Ok(func.zip(args.filter(|args| is_array(args))))
+}
+
+fn is_array(value: &[u8]) -> bool {
+    Cursor::new(value).array().is_ok()
 }
 
 /// The beginning of an answer: all of it but the values that it returns, or the message that it raises.
@@ -181,7 +190,6 @@ mod tests {
         for body in [
             &b"\x82\x21\x91\x01\x22\xa1f"[..],
             b"\x83\x22\xa1f\x21\x91\x01\x60\x80",
-            b"\x83\x22\xa1f\x21\x91\x01\x60\x81\x01\x90",
             b"\x83\x60\x80\x22\xa1f\x21\x91\x01",
             b"\x84\x22\xa1f\x21\x91\x01\x6f\x01\x60\x80",
         ] {
@@ -211,6 +219,14 @@ mod tests {
             b"\x83\x22\xa1f\x22\xa1g\x21\x90",
             b"\x83\x22\xa1f\x21\x90\x21\x90",
             b"\x82\x22\xd9\xfff\x21\x90",
+            b"\x82\x22\xa1f\x21\x80",
+            b"\x82\x22\xa1f\x21\xc0",
+            b"\x82\x22\xa1f\x21",
+            b"\x83\x22\xa1f\x21\x07\x60\x80",
+            b"\x83\x22\xa1f\x21\x91\x01\x60\x01",
+            b"\x83\x22\xa1f\x21\x91\x01\x60\x81\x01\x90",
+            b"\x83\x60\x81\x01\x90\x22\xa1f\x21\x91\x01",
+            b"\x83\x22\xa1f\x27\x01\x21\x90",
             b"\x90",
         ] {
             assert_eq!(request(HEADER, body), None, "{body:02x?}");

@@ -195,4 +195,66 @@ for _, right in ipairs({
     end)
 end
 
+-- What the host says of a request it says still
+
+local PLAIN = '\x82\x00\x0a\x01\x07'
+local BODY = '\x82\x22' .. FUNCTION .. '\x21'
+local ODD = {
+    {'arguments that are a map', PLAIN, BODY .. '\x81\x01\x01'},
+    {'arguments that are a number', PLAIN, BODY .. '\x01'},
+    {'arguments that are nil', PLAIN, BODY .. '\xc0'},
+    {'arguments in front', PLAIN, '\x82\x21' .. ECHO .. '\x22' .. FUNCTION},
+    {'arguments of a long form', PLAIN, BODY .. '\xdd\x00\x00\x00\x05' .. ECHO:sub(2)},
+    {'arguments twice', PLAIN, '\x83\x22' .. FUNCTION .. '\x21' .. ECHO .. '\x21\x90'},
+    {'no arguments', PLAIN, '\x81\x22' .. FUNCTION},
+    {'no function', PLAIN, '\x81\x21' .. ECHO},
+    {'no body', PLAIN, ''},
+    {'a function twice', PLAIN, '\x83\x22' .. FUNCTION .. '\x22' .. mp.str('nope') .. '\x21' .. ECHO},
+    {'a function that is a number', PLAIN, '\x82\x22\x01\x21' .. ECHO},
+    {'an expression that is a number', PLAIN, '\x83\x22' .. FUNCTION .. '\x27\x01\x21' .. ECHO},
+    {'formats that are a number', PLAIN, '\x83\x22' .. FUNCTION .. '\x21' .. ECHO .. '\x60\x01'},
+    {'formats of a wrong kind', PLAIN, '\x83\x22' .. FUNCTION .. '\x21' .. ECHO .. '\x60\x81\xa1x\x01'},
+    {'formats', PLAIN, '\x83\x22' .. FUNCTION .. '\x21' .. ECHO .. '\x60\x81\x00\x91\x81\xa4name\xa1a'},
+    {'keys that nobody knows', PLAIN, '\x83\x22' .. FUNCTION .. '\x21' .. ECHO .. '\xcd\x60\x80\x01'},
+    {'a key that is a string', PLAIN, '\x83\xa1x\x01\x22' .. FUNCTION .. '\x21' .. ECHO},
+    {'bytes after the body', PLAIN, BODY .. ECHO .. '\xc0'},
+    {'a truncated body', PLAIN, BODY .. '\x95\x01\x01'},
+    {'a byte that is no value', PLAIN, BODY .. '\x94\x01\xa5write\xa4echo\x91\xc1'},
+    {'an unknown extension', PLAIN, BODY .. '\x94\x01\xa5write\xa4echo\x91\xd4\x63\x00'},
+    {'a broken decimal', PLAIN, BODY .. '\x94\x01\xa5write\xa4echo\x91\xc7\x02\x01\xff\xff'},
+    {'no sync', '\x81\x00\x0a', BODY .. ECHO},
+    {'the greatest sync', '\x82\x00\x0a\x01\xcf' .. ('\xff'):rep(8), BODY .. ECHO},
+    {'two syncs', '\x83\x00\x0a\x01\x07\x01\x08', BODY .. ECHO},
+    {'a sync that is a string', '\x82\x00\x0a\x01\xa1x', BODY .. ECHO},
+    {'two types', '\x83\x00\x40\x00\x0a\x01\x07', BODY .. ECHO},
+    {'another schema', '\x83\x00\x0a\x01\x07\x05\x01', BODY .. ECHO},
+    {'a stream', '\x83\x00\x0a\x01\x07\x0a\x05', BODY .. ECHO},
+    {'no stream', '\x83\x00\x0a\x01\x07\x0a\x00', BODY .. ECHO},
+    {'a header with other keys', '\x85\x00\x0a\x01\x07\x02\x01\x08\x01\xcc\xf0\xa1x', BODY .. ECHO},
+    {'a header with a long key', '\x83\x00\x0a\x01\x07\xcf' .. ('\xff'):rep(8) .. '\x01', BODY .. ECHO},
+    {'CALL_16', '\x82\x00\x06\x01\x07', BODY .. ECHO},
+    {'a bucket that there is not', PLAIN, BODY .. msgpack.encode({999, 'write', 'echo', {7}})},
+    {'a mode that there is not', PLAIN, BODY .. msgpack.encode({1, 'x', 'echo', {7}})},
+    {'a function that fails', PLAIN, BODY .. msgpack.encode({1, 'write', 'boom', {'x'}})},
+}
+
+-- What a client whose calls are served is told to the request, and whether the connection lives.
+local function told(c, header, body)
+    local client = connect(c)
+    client:send_bytes(mp.u32(#header + #body) .. header .. body)
+    local reply = client:receive(10) or {}
+    return {code = reply.code, sync = tostring(reply.sync), error = reply.error,
+            data = reply.data and msgpack.decode(reply.data), lives = client:request(64, '\x80', 10) ~= nil, client:close()}
+end
+
+scenario('odd requests are answered as without the option', {}, function(t, c)
+    for _, odd in ipairs(ODD) do
+        override(c, false)
+        local wanted = told(c, odd[2], odd[3])
+        t:ok(wanted.code ~= nil, odd[1] .. ': an answer')
+        override(c, true)
+        t:is(told(c, odd[2], odd[3]), wanted, odd[1])
+    end
+end)
+
 s:run()
