@@ -160,9 +160,10 @@ fn start() -> bool {
 }
 
 unsafe extern "C" fn main(_: *mut c_void) -> c_int {
+    // SAFETY: on TX, in a fiber.
+    let own = NonNull::new(unsafe { sys::fiber_self() });
     let failed = catch_unwind(|| {
-        // SAFETY: on TX, in a fiber.
-        let Some(own) = NonNull::new(unsafe { sys::fiber_self() }) else { return };
+        let Some(own) = own else { return };
         while let Some((remote, answer)) = next(own) {
             RUNTIME.with(|runtime| runtime.answers.sent.push(own));
             send_one(remote, &answer);
@@ -177,7 +178,14 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
     if failed {
         log::error!("a fiber that sends answers has failed");
     }
-    let _ = catch_unwind(|| RUNTIME.with(|runtime| runtime.answers.senders -= 1));
+    let _ = catch_unwind(|| {
+        RUNTIME.with(|runtime| {
+            // Should it have failed, it may still be there, and whoever has its memory next must not be woken.
+            runtime.answers.sent.retain(|fiber| Some(*fiber) != own);
+            runtime.answers.idle.retain(|fiber| Some(*fiber) != own);
+            runtime.answers.senders -= 1;
+        });
+    });
     0
 }
 
