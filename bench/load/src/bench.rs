@@ -82,7 +82,7 @@ impl Options {
             build: args.text("build").map(PathBuf::from).unwrap_or(root.join("build")),
             floor: args.text("floor").map(PathBuf::from).unwrap_or(root.join("target/bench/release")),
             hosts,
-            sections: args.list("sections").unwrap_or(all(if quick { &SECTIONS[..4] } else { &SECTIONS })),
+            sections: args.list("sections").unwrap_or(all(if quick { &QUICK_SECTIONS } else { &SECTIONS })),
             workloads: args.list("workloads").unwrap_or(all(&workload::NAMES)),
             kinds: args.list("kinds"),
             rounds: args.get("rounds", if quick { 1 } else { 5 })?.max(1),
@@ -1199,6 +1199,8 @@ fn load_average() -> String {
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
+/// In less than two minutes.
+const QUICK_SECTIONS: [&str; 3] = ["proxy", "serialization", "latency"];
 const SECTIONS: [&str; 7] = ["proxy", "saturated", "serialization", "latency", "lua", "keys", "growth"];
 /// Seconds; far more than a call takes even when the machine is overloaded: a timeout would be a wrong answer.
 const CALL_TIMEOUT: f64 = 30.0;
