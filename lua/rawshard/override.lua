@@ -111,7 +111,8 @@ local function consider(name, id, changes, logins)
         native.direct_admit(session, id, changes, logins)
         return
     end
-    fiber.new(function()
+    -- At once: a moment later the name might lead to something else.
+    fiber.create(function()
         if may_call(name, user) and allowed_as_of == changes then
             allowed[id] = allowed[id] or {}
             allowed[id][user] = true
