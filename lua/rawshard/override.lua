@@ -172,7 +172,7 @@ function M.set(state, is_on)
         box.session.on_auth(on_auth)
         box.session.su = forgetting(box.session.su)
     end
-    native.direct_enable(is_on, wraps_results(), is_settled)
+    native.direct_enable(is_on, wraps_results(), version.host_is_at_least(3, 1), is_settled)
     M.is_on, state.override_is_on = is_on, is_on
 end
 

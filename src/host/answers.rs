@@ -49,6 +49,8 @@ pub struct Answers {
     senders: usize,
     /// Where what a C function returns leaves as one array.
     pub wraps: bool,
+    /// Errors have a name.
+    pub names_errors: bool,
     /// Whose client had gone.
     pub undeliverable: u64,
 }
@@ -73,6 +75,7 @@ impl Answers {
             sent: Vec::new(),
             senders: 0,
             wraps: false,
+            names_errors: false,
             undeliverable: 0,
         }
     }
@@ -245,7 +248,10 @@ fn send_failure(remote: Remote, failure: &Failure) -> bool {
     };
     let head = Head::of_error(remote.sync, iproto.schema_version(), code);
     let mut body = Vec::new();
-    serve::write_error_body(&mut body, kind, code, failure.text().as_bytes());
+    let names_errors = RUNTIME.with(|runtime| runtime.answers.names_errors);
+    let has_name = names_errors && matches!(remote.function, Function::Stored);
+    let text: Vec<u8> = failure.text_for_host().collect();
+    serve::write_error_body(&mut body, kind, code, has_name, &text);
     iproto.send(remote.session, head.bytes(), &body)
 }
 

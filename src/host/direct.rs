@@ -147,25 +147,27 @@ unsafe extern "C-unwind" fn direct_serve_callraw(l: *mut lua_State) -> c_int {
     }
 }
 
-/// `(is_enabled, wraps, is_settled) -> nothing`
+/// `(is_enabled, wraps, names_errors, is_settled) -> nothing`
 unsafe extern "C-unwind" fn direct_enable(l: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its own state, on TX; should it raise, there is nothing to drop.
-    let (enabled, wraps) = unsafe {
-        lua::lua_settop(l, 3);
+    let [enabled, wraps, names_errors] = unsafe {
+        lua::lua_settop(l, 4);
         lua::lua_setfield(l, lua::LUA_REGISTRYINDEX, IS_SETTLED.as_ptr());
-        (lua::lua_toboolean(l, 1) != 0, lua::lua_toboolean(l, 2) != 0)
+        [1, 2, 3].map(|at| lua::lua_toboolean(l, at) != 0)
     };
-    let done = guard::run(|| enable(enabled, wraps));
+    let done = guard::run(|| enable(enabled, wraps, names_errors));
     // SAFETY: as above, and there is nothing to drop.
     if let End::Done(()) = done { 0 } else { unsafe { guard::raise(l) } }
 }
 
-/// Begins to take calls, or ends it. `wraps`: several values are returned as one array. Yields. The handler stays once it
+/// Begins to take calls, or ends it. `wraps`: several values are returned as one array;
+/// `names_errors`: errors have a name. Yields. The handler stays once it
 /// is the host's: 2.11 may not survive that one is taken back while requests for it are on their way.
-fn enable(enabled: bool, wraps: bool) -> Result<(), Failure> {
+fn enable(enabled: bool, wraps: bool, names_errors: bool) -> Result<(), Failure> {
     let installed = RUNTIME.with(|runtime| {
         runtime.direct.enabled = enabled;
         runtime.answers.wraps = wraps;
+        runtime.answers.names_errors = names_errors;
         runtime.direct.installed
     });
     if installed || !enabled {

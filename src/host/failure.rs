@@ -47,6 +47,11 @@ impl Failure {
         }
     }
 
+    /// The text as the host takes it: a NUL would end it early.
+    pub fn text_for_host(&self) -> impl Iterator<Item = u8> + '_ {
+        self.text().bytes().map(|byte| if byte == 0 { b'?' } else { byte })
+    }
+
     pub fn text(&self) -> &str {
         match self {
             Failure::Cancelled => "fiber is cancelled",

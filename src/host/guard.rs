@@ -39,8 +39,7 @@ pub fn run<T: Copy>(f: impl FnOnce() -> Result<T, Failure>) -> End<T> {
         LAST.with(|last| {
             last.code = failure.code();
             last.text.clear();
-            // A NUL would end the text early for the host.
-            last.text.extend(failure.text().bytes().map(|byte| if byte == 0 { b'?' } else { byte }));
+            last.text.extend(failure.text_for_host());
             last.text.push(0);
         });
     });

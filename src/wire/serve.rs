@@ -149,20 +149,29 @@ impl Head {
 }
 
 /// The body of an error, as the host makes it of one of this type (`ClientError`, `LuajitError`) that a function has raised.
-pub fn write_error_body(out: &mut Vec<u8>, kind: &str, code: u32, message: &[u8]) {
+/// `has_name`: as it does since 3.1.
+pub fn write_error_body(out: &mut Vec<u8>, kind: &str, code: u32, has_name: bool, message: &[u8]) {
     mp::write_map_len(out, 2);
     mp::write_uint(out, KEY_ERROR_24);
     mp::write_bytes_as_str(out, message);
     mp::write_uint(out, KEY_ERROR);
-    // {stack: [{type, file, line, message, errno, code}]}
-    out.extend_from_slice(&[0x81, 0x00, 0x91, 0x86, 0x00]);
+    // {stack: [{type, line, file, message, errno, code, fields: {name}}]}
+    out.extend_from_slice(&[0x81, 0x00, 0x91]);
+    mp::write_map_len(out, 6 + u32::from(has_name));
+    out.push(0x00);
     mp::write_str(out, kind);
-    out.push(0x01);
+    out.extend_from_slice(&[0x02, 0x00, 0x01]);
     mp::write_str(out, "rawshard");
-    out.extend_from_slice(&[0x02, 0x00, 0x03]);
+    out.push(0x03);
     mp::write_bytes_as_str(out, message);
     out.extend_from_slice(&[0x04, 0x00, 0x05]);
     mp::write_uint(out, code.into());
+    if has_name {
+        out.extend_from_slice(&[0x06, 0x81]);
+        mp::write_str(out, "name");
+        // Whatever the code is: it is put into the error later.
+        mp::write_str(out, "UNKNOWN");
+    }
 }
 
 #[cfg(test)]
@@ -252,14 +261,16 @@ mod tests {
     #[test]
     fn errors_read_back() {
         let mut packet = Head::of_error(3, 5, 102).bytes().to_vec();
-        write_error_body(&mut packet, "ClientError", 102, b"no");
+        write_error_body(&mut packet, "ClientError", 102, true, b"no");
         let header = iproto::header(&packet).unwrap();
         assert_eq!((header.kind, header.sync.0), (0x8000 | 102, 3));
         let answer = iproto::answer(&packet[header.body..]).unwrap();
         assert_eq!(answer.message, Some(&b"no"[..]));
         assert_eq!(
             answer.error_stack,
-            Some(&b"\x91\x86\x00\xabClientError\x01\xa8rawshard\x02\x00\x03\xa2no\x04\x00\x05\x66"[..])
+            Some(
+                &b"\x91\x87\x00\xabClientError\x02\x00\x01\xa8rawshard\x03\xa2no\x04\x00\x05\x66\x06\x81\xa4name\xa7UNKNOWN"[..]
+            )
         );
     }
 }

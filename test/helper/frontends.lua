@@ -184,5 +184,6 @@ end
 
 frontends.order = {'lua', 'lua_raw', 'cfunc', 'direct', 'raw'}
 frontends.client = client
+frontends.set_override = set_override
 
 return frontends

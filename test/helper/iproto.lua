@@ -42,17 +42,16 @@ local function connect(host, port, user, password)
     assert(greeting ~= nil and #greeting == 128, 'no greeting')
     local self = setmetatable({socket = s, sync = 0, greeting = greeting, answers = {}}, client)
     if user ~= nil then
-        self:authenticate(user, password)
+        assert(self:authenticate(user, password).code == 0, 'authentication failed')
     end
     return self
 end
 
--- Once more, as somebody else, if that is wanted.
+-- Gives the reply. May be done anew at any time: the session has another user then.
 function client:authenticate(user, password)
     local salt = digest.base64_decode(self.greeting:sub(65, 108)):sub(1, 20)
-    local reply = self:request(AUTH, '\x82\x23' .. mp.str(user) .. '\x21' ..
-                               mp.array_of(mp.str('chap-sha1'), mp.str(scramble(password, salt))))
-    assert(reply.code == 0, 'authentication failed')
+    return self:request(AUTH, '\x82\x23' .. mp.str(user) .. '\x21' ..
+                        mp.array_of(mp.str('chap-sha1'), mp.str(scramble(password, salt))))
 end
 
 function client:send(code, body)
@@ -74,7 +73,8 @@ local function read_exactly(s, n, timeout)
     return got
 end
 
--- The next frame: {code, sync, body (bytes), data (bytes of key 0x30), error (text)}; nil at timeout or end.
+-- The next frame: {code, sync, frame (header and body as bytes), body (bytes), data (bytes of key 0x30), error (text)}; nil at
+-- timeout or end.
 function client:receive(timeout)
     local head = read_exactly(self.socket, 5, timeout or 60)
     if head == nil then
@@ -86,7 +86,9 @@ function client:receive(timeout)
         return nil
     end
     local header, pos = mp.uint_map(bytes, 1)
-    local reply = {code = mp.decode_uint(header[REQUEST_TYPE]), sync = mp.decode_uint(header[SYNC]), body = bytes:sub(pos)}
+    local reply = {
+        code = mp.decode_uint(header[REQUEST_TYPE]), sync = mp.decode_uint(header[SYNC]), frame = bytes, body = bytes:sub(pos),
+    }
     if #reply.body > 0 then
         local body = mp.uint_map(bytes, pos)
         reply.data = body[DATA]

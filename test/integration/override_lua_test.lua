@@ -128,7 +128,7 @@ new_scenario('rights', function(t, c)
     grant(c, 'where')
     wait_taken(c, friend, 'where', NUMBER)
 
-    friend:authenticate('nobody', 'secret')
+    t:is(friend:authenticate('nobody', 'secret').code, 0, 'a login')
     is_refused(friend, 'somebody else now')
     friend:close()
     stranger:close()

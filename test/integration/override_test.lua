@@ -1,0 +1,190 @@
+-- Calls of rawshard.callraw that no fiber waits for (iproto_override): their answers are those of the other way, byte for
+-- byte. Each scenario counts how many calls were really taken, so that none passes by falling back.
+
+package.path = './?.lua;' .. package.path
+local iproto = require('test.helper.iproto')
+local mp = require('test.helper.mp')
+local msgpack = require('msgpack')
+local prelude = require('test.helper.prelude')
+local suite = require('test.helper.suite')
+
+local s = suite.new('override', {replicas = 1})
+
+local CALL = 10
+local FUNC = 'rawshard.callraw'
+
+-- Neither rights nor frames depend on what kind of storage answers.
+local any = {min_host = '2.11', router = 'rawshard', storages = 'helper'}
+local both = {min_host = '2.11', router = 'rawshard'}
+
+local on_router = prelude.on_router()
+
+-- The router's configuration with the option; nil leaves it out.
+local function cfg(c, is_on)
+    local router_cfg = table.copy(c.router.config.router_cfg)
+    router_cfg.iproto_override = is_on
+    on_router(c, 'router.cfg(...)', router_cfg)
+end
+
+local function counts(c)
+    return on_router(c, 'return router.info().iproto_override')
+end
+
+local function connect(c, user, password)
+    local host, port = c.router:uri():match('^(.*):(%d+)$')
+    return iproto.connect(host, port, user or 'client', password or 'secret')
+end
+
+-- A session whose calls are taken from now on.
+local function admitted(c, ...)
+    local conn = connect(c, ...)
+    conn:call(FUNC, '\x90')
+    return conn
+end
+
+-- Answers
+
+local function body_of(args)
+    return '\x82\x22' .. mp.str(FUNC) .. '\x21' .. args
+end
+
+-- A frame whose header has these bytes behind type and sync, `n` more keys.
+local function frame(sync, body, more, n, code)
+    local header = string.char(0x82 + (n or 0)) .. '\x00' .. mp.uint(code or CALL) .. '\x01' .. sync .. (more or '')
+    return mp.u32(#header + #body) .. header .. body
+end
+
+-- The bytes of the answers to these frames, on one connection, in the order of the frames. With the option on or off.
+local function replies_of(c, is_on, frames)
+    cfg(c, is_on)
+    local conn = admitted(c)
+    local replies, taken = {}, {}
+    for i, bytes in ipairs(frames) do
+        local before = is_on and counts(c).calls
+        conn:send_bytes(bytes)
+        replies[i] = conn:receive(20) or {frame = 'no answer', code = -1}
+        taken[i] = is_on and counts(c).calls - before == 1
+    end
+    conn:close()
+    return replies, taken
+end
+
+-- From where on two frames are not the same.
+local function difference(parked, direct)
+    local at = 1
+    while at <= #parked and parked:byte(at) == direct:byte(at) do
+        at = at + 1
+    end
+    return ('  from byte %d on\n  parked: %s\n  direct: %s'):format(at, mp.hex(parked:sub(at, at + 60)),
+                                                                  mp.hex(direct:sub(at, at + 60)))
+end
+
+-- Cases are {name, frame, is_taken, judge}: the answer is the same with the option off and on; judge(t, reply, name) may say what
+-- it should be.
+local function same_answers(t, c, cases, prefix)
+    local frames = {}
+    for i, case in ipairs(cases) do
+        frames[i] = case[2]
+    end
+    local parked = replies_of(c, false, frames)
+    local direct, taken = replies_of(c, true, frames)
+    for i, case in ipairs(cases) do
+        local name = prefix .. case[1]
+        t:ok(direct[i].frame == parked[i].frame, name .. ': the bytes of the answer', '%s',
+             difference(parked[i].frame, direct[i].frame))
+        t:is(taken[i], case[3], name .. ': taken')
+        if case[4] ~= nil then
+            case[4](t, direct[i], name)
+        end
+    end
+end
+
+local SYNC = '\x05'
+
+-- A request with these arguments, which is taken.
+local function call_case(name, args, judge)
+    return {name, frame(SYNC, body_of(type(args) == 'string' and args or msgpack.encode(args))), true, judge}
+end
+
+local function raises(text)
+    return function(t, reply, name)
+        -- What a net.box client makes an error of: code, message, and type in the stack of key 0x52.
+        t:is(reply.code, 0x8001, name .. ': ER_ILLEGAL_PARAMS')
+        t:has(reply.error, text, name .. ': its message')
+        local stack = reply.keys and reply.keys[0x52] and msgpack.decode(reply.keys[0x52])[0][1] or {}
+        t:is(stack[0], 'ClientError', name .. ': its type')
+        t:is(stack[5], 1, name .. ': its code in the stack')
+    end
+end
+
+local function has_count(n)
+    return function(t, reply, name)
+        local values = reply.data and msgpack.decode(reply.data) or {}
+        t:is(reply.code, 0, name .. ': no error raised')
+        t:is(#(#values == 1 and type(values[1]) == 'table' and values[1] or values), n, name .. ': values')
+    end
+end
+
+local function value_cases()
+    local opts = {timeout = 5}
+    return {
+        call_case('no value', {1, 'write', 'nothing', {}, opts}, has_count(0)),
+        call_case('one value', {1, 'write', 'echo', {7}, opts}, has_count(1)),
+        call_case('two values', {1, 'write', 'two_values', {1, 'two'}, opts}, has_count(2)),
+        call_case('values with a nil', {1, 'write', 'one_nil_three', {}, opts}, has_count(3)),
+        call_case('a nil', {1, 'write', 'echo', {box.NULL}, opts}),
+        call_case('an array', {1, 'write', 'echo', {{1, {2, {k = 'v'}}}}, opts}),
+        call_case('a long value', {1, 'write', 'echo', {('x'):rep(100000)}, opts}),
+        call_case('nil and an error of the user', {1, 'write', 'nilerr', {'why'}, opts}, has_count(2)),
+        call_case('an error of the user', {1, 'write', 'boom', {'why'}, opts}, has_count(2)),
+        call_case('no such function of the user', {1, 'write', 'no_such_function', {}, opts}, has_count(2)),
+        call_case('a bucket that is beyond', {31, 'write', 'echo', {1}, opts}, raises('callraw: ')),
+        call_case('no such mode', {1, 'rw', 'echo', {1}, opts}, raises("'rw'")),
+        call_case('a mode with a zero byte', {1, 'r\0w', 'echo', {1}, opts}, raises('callraw: ')),
+        call_case('a mode that is not UTF-8', {1, 'r\xffw', 'echo', {1}, opts}, raises('callraw: ')),
+        call_case('a long mode', {1, ('m'):rep(3000), 'echo', {1}, opts}, raises('callraw: ')),
+        call_case('a timeout', {1, 'write', 'sleep', {1}, {timeout = 0.02}}, has_count(2)),
+        call_case('three arguments', {1, nil, 'nothing'}),
+        call_case('no arguments', {}, raises('callraw: ')),
+        call_case('two arguments', {1, 'write'}, raises('callraw: ')),
+        call_case('six arguments', {1, 'write', 'echo', {1}, opts, 6}, raises('callraw: ')),
+        call_case('a bucket that is a string', {'one', 'write', 'echo', {1}}, raises('callraw: ')),
+        call_case('a function that is a number', {1, 'write', 5, {1}}, raises('callraw: ')),
+        call_case('arguments that are a number', {1, 'write', 'echo', 5}, raises('callraw: ')),
+        call_case('options that are a string', {1, 'write', 'echo', {1}, 'opts'}, raises('callraw: ')),
+        call_case('a timeout that is a string', {1, 'write', 'echo', {1}, {timeout = 'soon'}}, raises('callraw: ')),
+    }
+end
+
+for _, mode in ipairs({'old', 'new'}) do
+    s:once('answers are those of a waiting fiber, byte for byte: multireturn ' .. mode, both, function(t, c)
+        on_router(c, [[require('compat').c_func_iproto_multireturn = ...]], mode)
+        same_answers(t, c, value_cases(), '')
+        on_router(c, [[require('compat').c_func_iproto_multireturn = 'default']])
+        cfg(c, true)
+    end)
+end
+
+s:once('a net.box client sees the same errors', any, function(t, c)
+    local frontends = require('test.helper.frontends')
+    local function errors_of(is_on)
+        cfg(c, is_on)
+        local conn = require('net.box').connect('client:secret@' .. c.router:uri())
+        pcall(conn.call, conn, FUNC)
+        local before, out = is_on and counts(c).calls, {}
+        for _, args in ipairs({{}, {1, 'write'}, {'one', 'write', 'echo'}, {1, 'write', 'echo', 5}}) do
+            local ok, err = pcall(conn.call, conn, FUNC, args)
+            table.insert(out, ok and 'no error' or {code = err.code, message = err.message, type = err.type})
+        end
+        t:is(is_on and tonumber(counts(c).calls - before), is_on and 4, 'taken')
+        conn:close()
+        return out
+    end
+    local parked, direct = errors_of(false), errors_of(true)
+    t:is(direct, parked, 'code, message, type')
+    t:is(direct[1].code, 1, 'ER_ILLEGAL_PARAMS')
+    t:is(direct[1].type, 'ClientError', 'its type')
+    t:ok(frontends.direct ~= nil, 'scenarios of other files have this way')
+end)
+
+s:run()
