@@ -9,7 +9,7 @@ use crate::wire::mp::{self, Cursor, Fault};
 pub struct CallRequest<'a> {
     pub sync: u64,
     pub func: &'a [u8],
-    /// One MessagePack array if the request is well-formed, which is not looked at here.
+    /// One MessagePack array; what is in it is not looked at here.
     pub args: &'a [u8],
 }
 
@@ -19,7 +19,6 @@ const KEY_SCHEMA_VERSION: u64 = 0x05;
 const KEY_STREAM_ID: u64 = 0x0a;
 const KEY_TUPLE: u64 = 0x21;
 const KEY_FUNCTION_NAME: u64 = 0x22;
-const KEY_EXPR: u64 = 0x27;
 const KEY_DATA: u64 = 0x30;
 const KEY_ERROR_24: u64 = 0x31;
 const KEY_ERROR: u64 = 0x52;
@@ -74,11 +73,9 @@ fn func_and_args(body: &[u8]) -> Result<Option<Called<'_>>, Fault> {
                     break;
                 }
             }
+            KEY_TUPLE_FORMATS if cursor.map()? == 0 => {}
             // The host has more to say about these: that one is too much, of the wrong type, or not well-formed.
-            KEY_FUNCTION_NAME | KEY_TUPLE | KEY_EXPR => return Ok(None),
-            KEY_TUPLE_FORMATS if cursor.map()? != 0 => return Ok(None),
-            KEY_TUPLE_FORMATS => {}
-            _ => cursor.skip()?,
+            _ => return Ok(None),
         }
     }
     Ok(func.zip(args.filter(|args| is_array(args))))
@@ -200,7 +197,7 @@ mod tests {
             &b"\x82\x21\x91\x01\x22\xa1f"[..],
             b"\x83\x22\xa1f\x21\x91\x01\x60\x80",
             b"\x83\x60\x80\x22\xa1f\x21\x91\x01",
-            b"\x84\x22\xa1f\x21\x91\x01\x6f\x01\x60\x80",
+            b"\x83\x21\x91\x01\x22\xa1f\x60\x80",
         ] {
             assert_eq!(request(HEADER, body), Some((7, &b"f"[..], &b"\x91\x01"[..])), "{body:02x?}");
         }
@@ -226,6 +223,12 @@ mod tests {
             b"\x81\x21\x90",
             b"\x82\x22\x01\x21\x90",
             b"\x83\x22\xa1f\x22\xa1g\x21\x90",
+            b"\x82\x22\xa1f\x21\x80",
+            b"\x82\x22\xa1f\x21\x05",
+            b"\x82\x21\xa1x\x22\xa1f",
+            b"\x83\x22\xa1f\x21\x90\x60\x05",
+            b"\x83\x22\xa1f\x21\x90\x27\x05",
+            b"\x84\x22\xa1f\x21\x91\x01\x6f\x01\x60\x80",
             b"\x83\x22\xa1f\x21\x90\x21\x90",
             b"\x82\x22\xd9\xfff\x21\x90",
             b"\x82\x22\xa1f\x21\x80",

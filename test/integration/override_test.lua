@@ -1,16 +1,18 @@
 -- Calls of rawshard.callraw that no fiber waits for (iproto_override): their answers are those of the other way, byte for
--- byte. Each scenario counts how many calls were really taken, so that none passes by falling back.
+-- byte, and so are rights and limits. Each scenario counts how many calls were really taken, so that none passes by falling back.
 
 package.path = './?.lua;' .. package.path
 local iproto = require('test.helper.iproto')
+local json = require('json')
 local mp = require('test.helper.mp')
 local msgpack = require('msgpack')
 local prelude = require('test.helper.prelude')
 local suite = require('test.helper.suite')
 
 local s = suite.new('override', {replicas = 1})
+local env = suite.env
 
-local CALL = 10
+local CALL, EVAL, BEGIN, COMMIT, PING = 10, 8, 14, 15, 64
 local FUNC = 'rawshard.callraw'
 
 -- Neither rights nor frames depend on what kind of storage answers.
@@ -40,6 +42,22 @@ local function admitted(c, ...)
     local conn = connect(c, ...)
     conn:call(FUNC, '\x90')
     return conn
+end
+
+local function echo(conn, value)
+    return conn:call(FUNC, msgpack.encode({1, 'write', 'echo', {value}, {timeout = 10}}), 20)
+end
+
+-- The first value of a reply.
+local function first_value(reply)
+    if reply == nil or reply.code ~= 0 then
+        return ('no value: %s'):format(json.encode({code = reply and reply.code, error = reply and reply.error}))
+    end
+    local values = msgpack.decode(reply.data)
+    if env.wraps_c_results then
+        values = values[1]
+    end
+    return values[1]
 end
 
 -- Answers
@@ -185,6 +203,56 @@ s:once('a net.box client sees the same errors', any, function(t, c)
     t:is(direct[1].code, 1, 'ER_ILLEGAL_PARAMS')
     t:is(direct[1].type, 'ClientError', 'its type')
     t:ok(frontends.direct ~= nil, 'scenarios of other files have this way')
+end)
+
+local function unusual_cases(c)
+    local args = msgpack.encode({1, 'write', 'echo', {7}, {timeout = 5}})
+    local body = body_of(args)
+    local version = on_router(c, 'return box.info.schema_version or box.internal.schema_version()')
+    local call = '\x22' .. mp.str(FUNC) .. '\x21' .. args
+    local name, tuple = '\x22' .. mp.str(FUNC), '\x21' .. args
+    return {
+        {'a sync of nine bytes', frame('\xcf\xff\xee\xdd\xcc\xbb\xaa\x99\x88', body), true},
+        {'the current schema version', frame(SYNC, body, '\x05' .. mp.uint(version), 1), false},
+        {'another schema version', frame(SYNC, body, '\x05\x7f', 1), false},
+        {'a stream', frame(SYNC, body, '\x0a\x01', 1), false},
+        {'stream 0', frame(SYNC, body, '\x0a\x00', 1), true},
+        {'an unknown key in the header', frame(SYNC, body, '\x7e\x01', 1), true},
+        {'no sync', mp.u32(3 + #body) .. '\x81\x00\x0a' .. body, true},
+        {'the arguments first', frame(SYNC, '\x82' .. tuple .. name), true},
+        {'formats of tuples', frame(SYNC, '\x83' .. call .. '\x60\x80'), true},
+        {'formats of tuples that are no map', frame(SYNC, '\x83' .. call .. '\x60\x05'), false},
+        {'formats of tuples first', frame(SYNC, '\x83\x60\x80' .. call), true},
+        {'a format of a tuple', frame(SYNC, '\x83' .. call .. '\x60\x81\x01\x90'), true},
+        {'an unknown key in the body', frame(SYNC, '\x83' .. call .. '\x7e\x01'), false},
+        {'an unknown key between', frame(SYNC, '\x83' .. name .. '\x7e\xa2\x60\x80' .. tuple), false},
+        {'arguments twice', frame(SYNC, '\x83' .. call .. '\x21\x90'), false},
+        {'the name twice', frame(SYNC, '\x83' .. call .. '\x22\xa1x'), false},
+        {'an expression that is none', frame(SYNC, '\x83' .. call .. '\x27\x05'), false},
+        {'no arguments at all', frame(SYNC, '\x81' .. name), false},
+        {'no name', frame(SYNC, '\x81' .. tuple), false},
+        {'a name that is a number', frame(SYNC, '\x82\x22\x05' .. tuple), false},
+        {'arguments that are a map', frame(SYNC, '\x82' .. name .. '\x21\x80'), false},
+        {'arguments that are a number', frame(SYNC, '\x82' .. name .. '\x21\x05'), false},
+        {'an empty body', frame(SYNC, '\x80'), false},
+        {'no body', frame(SYNC, ''), false},
+        {'a body that is an array', frame(SYNC, '\x90'), false},
+        {'a key that is a string', frame(SYNC, '\x83\xa1x\x01' .. call), false},
+        {'no such function', frame(SYNC, '\x82\x22' .. mp.str('rawshard.callra') .. tuple), false},
+        {'another function', frame(SYNC, '\x82\x22' .. mp.str('vshard.router.callraw') .. tuple), false},
+        {'EVAL', frame(SYNC, '\x82\x27' .. mp.str('return 1') .. '\x21\x90', '', 0, EVAL), false},
+        {'PING', frame(SYNC, '\x80', '', 0, PING), false},
+        {'BEGIN of a stream', frame(SYNC, '\x80', '\x0a\x02', 1, BEGIN), false},
+        {'a call in its transaction', frame(SYNC, body, '\x0a\x02', 1), false},
+        {'COMMIT', frame(SYNC, '\x80', '\x0a\x02', 1, COMMIT), false},
+        {'and a plain call', frame(SYNC, body), true, function(t, reply, case)
+            t:is(first_value(reply), 7, case .. ': its value')
+        end},
+    }
+end
+
+s:once('requests that are more than a call, or less, are served as without the option', any, function(t, c)
+    same_answers(t, c, unusual_cases(c), '')
 end)
 
 s:run()
