@@ -11,15 +11,22 @@ local suite = require('test.helper.suite')
 
 local s = suite.new('override', {replicas = 1})
 local env = suite.env
+local wait_until = suite.wait_until
 
 local CALL, EVAL, BEGIN, COMMIT, PING = 10, 8, 14, 15, 64
 local FUNC = 'rawshard.callraw'
+local ACCESS_DENIED, NO_SUCH_USER = 0x8000 + 42, 0x8000 + 45
 
 -- Neither rights nor frames depend on what kind of storage answers.
 local any = {min_host = '2.11', router = 'rawshard', storages = 'helper'}
 local both = {min_host = '2.11', router = 'rawshard'}
 
 local on_router = prelude.on_router()
+
+-- Only the owner of a function may grant it.
+local function as_admin(c, code, ...)
+    return on_router(c, ("return box.session.su('admin', function(...) %s end, ...)"):format(code), ...)
+end
 
 -- The router's configuration with the option; nil leaves it out.
 local function cfg(c, is_on)
@@ -58,6 +65,65 @@ local function first_value(reply)
         values = values[1]
     end
     return values[1]
+end
+
+-- f() makes `wanted` calls that are taken.
+local function takes(t, c, wanted, f, message)
+    local before = counts(c).calls
+    f()
+    t:is(tonumber(counts(c).calls - before), wanted, (message or 'calls') .. ': taken')
+end
+
+local function works(t, c, conn, wanted, message)
+    takes(t, c, wanted, function()
+        t:is(first_value(echo(conn, 5)), 5, message)
+    end, message)
+end
+
+local function refused(t, c, conn, message, call)
+    takes(t, c, 0, function()
+        local reply = (call or echo)(conn)
+        t:is(reply and reply.code, ACCESS_DENIED, message, reply and reply.error)
+    end, message)
+end
+
+-- So many functions wait at a gate of the storages.
+local function at_gate(c, key)
+    local waiting = 0
+    for _, storage in pairs(c.storages) do
+        waiting = waiting + storage:call('test_gate_waiting', {key})
+    end
+    return waiting
+end
+
+local function open_gate(c, key)
+    for _, storage in pairs(c.storages) do
+        storage:call('test_gate_open', {key})
+    end
+end
+
+-- Sends n calls that wait at a gate, each with an id of its own; gives sync → id. All of them are there when it returns.
+local function send_to_gate(c, conn, key, n)
+    local sent = {}
+    for i = 1, n do
+        local args = {i % 30 + 1, 'write', 'gate', {key, i}, {timeout = 60}}
+        sent[conn:send_call(FUNC, msgpack.encode(args))] = i
+    end
+    wait_until('calls at the gate ' .. key, function()
+        return at_gate(c, key) >= n
+    end)
+    return sent
+end
+
+-- How many of the calls got an answer that is not theirs, or none.
+local function wrong_answers(conn, sent)
+    local wrong = 0
+    for sync, id in pairs(sent) do
+        if first_value(conn:wait_for(sync, 20)) ~= id then
+            wrong = wrong + 1
+        end
+    end
+    return wrong
 end
 
 -- Answers
@@ -253,6 +319,225 @@ end
 
 s:once('requests that are more than a call, or less, are served as without the option', any, function(t, c)
     same_answers(t, c, unusual_cases(c), '')
+end)
+
+-- Rights
+
+-- Makes a user of this name anew, whose password is the name.
+local function make_user(c, name)
+    as_admin(c, [[
+        local name = ...
+        box.schema.user.drop(name, {if_exists = true})
+        box.schema.user.create(name, {password = name})
+    ]], name)
+end
+
+local function change_right(c, action, name)
+    as_admin(c, [[
+        local action, name = ...
+        box.schema.user[action](name, 'execute', 'function', 'rawshard.callraw', {if_not_exists = true, if_exists = true})
+    ]], action, name)
+end
+
+-- A session of a user of this name who may call the function, whose calls are taken.
+local function entitled(c, name)
+    make_user(c, name)
+    change_right(c, 'grant', name)
+    return admitted(c, name, name)
+end
+
+s:once('a user without the right is refused by the host', any, function(t, c)
+    make_user(c, 'alice')
+    local frames = {frame(SYNC, body_of(msgpack.encode({1, 'write', 'echo', {5}})))}
+    local function refusal(is_on)
+        cfg(c, is_on)
+        local conn = connect(c, 'alice', 'alice')
+        conn:send_bytes(frames[1])
+        local reply = conn:receive(20)
+        t:is(reply.code, ACCESS_DENIED, 'refused')
+        return reply.frame
+    end
+    t:ok(refusal(false) == refusal(true), 'the same bytes both ways')
+    local conn = connect(c, 'alice', 'alice')
+    for _ = 1, 3 do
+        refused(t, c, conn, 'however often it is called')
+    end
+    t:is(counts(c).in_flight, 0, 'nothing is under way')
+end)
+
+s:once('granted, revoked, granted: the very next call counts', any, function(t, c)
+    cfg(c, true)
+    make_user(c, 'alice')
+    local conn = connect(c, 'alice', 'alice')
+    refused(t, c, conn, 'not granted yet')
+    for i = 1, 2 do
+        change_right(c, 'grant', 'alice')
+        takes(t, c, 0, function()
+            t:is(first_value(echo(conn, 5)), 5, 'granted')
+        end, 'the first call is checked by the host')
+        works(t, c, conn, 1, 'granted ' .. i)
+        change_right(c, 'revoke', 'alice')
+        refused(t, c, conn, 'revoked ' .. i)
+        refused(t, c, conn, 'and again')
+    end
+end)
+
+s:once('rights by roles, and by universe', any, function(t, c)
+    cfg(c, true)
+    make_user(c, 'alice')
+    as_admin(c, [[
+        box.schema.role.create('callers', {if_not_exists = true})
+        box.schema.role.grant('callers', 'execute', 'function', 'rawshard.callraw')
+    ]])
+    local ways = {
+        {"grant('alice', 'callers')", "revoke('alice', 'callers')"},
+        {"grant('alice', 'execute', 'universe')", "revoke('alice', 'execute', 'universe')"},
+    }
+    local conn = connect(c, 'alice', 'alice')
+    for _, way in ipairs(ways) do
+        as_admin(c, 'box.schema.user.' .. way[1])
+        echo(conn, 5)
+        works(t, c, conn, 1, way[1])
+        as_admin(c, 'box.schema.user.' .. way[2])
+        refused(t, c, conn, way[2])
+    end
+    as_admin(c, "box.schema.user.grant('alice', 'callers')")
+    echo(conn, 5)
+    works(t, c, conn, 1, 'the role again')
+    as_admin(c, "box.schema.role.revoke('callers', 'execute', 'function', 'rawshard.callraw')")
+    refused(t, c, conn, 'what the role may')
+    as_admin(c, "box.schema.role.drop('callers')")
+end)
+
+s:once('a revoke that is rolled back', any, function(t, c)
+    cfg(c, true)
+    local conn = entitled(c, 'alice')
+    works(t, c, conn, 1, 'before')
+    as_admin(c, [[
+        box.begin()
+        box.schema.user.revoke('alice', 'execute', 'function', 'rawshard.callraw')
+        box.rollback()
+    ]])
+    takes(t, c, 0, function()
+        t:is(first_value(echo(conn, 5)), 5, 'the right is still there')
+    end, 'but the host is asked')
+    works(t, c, conn, 1, 'after')
+    -- One that is not: with other changes in the same transaction.
+    as_admin(c, [[
+        box.begin()
+        box.schema.user.revoke('alice', 'execute', 'function', 'rawshard.callraw')
+        box.schema.user.create('bystander', {if_not_exists = true})
+        box.commit()
+        box.schema.user.drop('bystander')
+    ]])
+    refused(t, c, conn, 'revoked')
+    -- A grant that is rolled back was never there.
+    as_admin(c, [[
+        box.begin()
+        box.schema.user.grant('alice', 'execute', 'function', 'rawshard.callraw')
+        box.rollback()
+    ]])
+    refused(t, c, conn, 'granted and rolled back')
+end)
+
+s:once('the function is dropped and made again', any, function(t, c)
+    local replies = {}
+    for _, is_on in ipairs({false, true}) do
+        cfg(c, is_on)
+        local conn, key = entitled(c, 'alice'), 'dropped ' .. tostring(is_on)
+        local sent = send_to_gate(c, conn, key, 20)
+        as_admin(c, "box.schema.func.drop('rawshard.callraw')")
+        local reply = echo(conn, 5)
+        replies[is_on] = {code = reply.code, error = reply.error}
+        as_admin(c, [[
+            box.schema.func.create('rawshard.callraw', {language = 'C'})
+            box.schema.user.grant('client', 'execute', 'function', 'rawshard.callraw')
+        ]])
+        t:is(echo(conn, 5).code, ACCESS_DENIED, 'made again, but not granted')
+        change_right(c, 'grant', 'alice')
+        t:is(first_value(echo(conn, 5)), 5, 'granted again')
+        if is_on then
+            works(t, c, conn, 1, 'and taken')
+        end
+        open_gate(c, key)
+        t:is(wrong_answers(conn, sent), 0, 'calls that were under way are answered')
+        conn:close()
+    end
+    t:is(replies[true], replies[false], 'the same refusal both ways')
+    t:ok(replies[true].code > 0x8000, 'a refusal')
+end)
+
+s:once('the user is dropped', any, function(t, c)
+    local replies = {}
+    for _, is_on in ipairs({false, true}) do
+        cfg(c, is_on)
+        local conn = entitled(c, 'alice')
+        as_admin(c, "box.schema.user.drop('alice')")
+        local reply = echo(conn, 5) or {}
+        -- It names the user by his id.
+        replies[is_on] = {code = reply.code, error = tostring(reply.error):gsub('%d+', 'N')}
+        -- Another user may get the id of the one who has gone.
+        make_user(c, 'bob')
+        t:isnt((echo(conn, 5) or {}).code, 0, 'refused beside a new user')
+        conn:close()
+    end
+    t:is(replies[true], replies[false], 'the same refusal both ways')
+    t:is(replies[true].code, NO_SUCH_USER, 'a refusal')
+end)
+
+s:once('a session that becomes another user', any, function(t, c)
+    cfg(c, true)
+    make_user(c, 'bob')
+    local conn = entitled(c, 'alice')
+    works(t, c, conn, 1, 'alice may')
+    t:is(conn:authenticate('bob', 'bob').code, 0, 'bob is here')
+    refused(t, c, conn, 'bob may not')
+    t:is(conn:authenticate('alice', 'alice').code, 0, 'alice is back')
+    echo(conn, 5)
+    works(t, c, conn, 1, 'alice may')
+    t:isnt(conn:authenticate('bob', 'wrong').code, 0, 'bob is not here')
+    t:is(first_value(echo(conn, 5)), 5, 'alice still may')
+    -- Another session of bob is none of alice.
+    local other = connect(c, 'bob', 'bob')
+    refused(t, c, other, 'bob in a session of his own')
+    works(t, c, conn, 1, 'alice in hers')
+end)
+
+
+s:once('a wrapper that may more than its caller does not open the direct way', any, function(t, c)
+    cfg(c, true)
+    as_admin(c, [[
+        box.schema.func.create('wrapper', {
+            language = 'LUA', setuid = true, if_not_exists = true,
+            body = "function(...) return box.func['rawshard.callraw']:call({...}) end",
+        })
+    ]])
+    make_user(c, 'alice')
+    as_admin(c, "box.schema.user.grant('alice', 'execute', 'function', 'wrapper')")
+    local function wrapper(conn)
+        return conn:call('wrapper', msgpack.encode({1, 'write', 'echo', {5}, {timeout = 10}}), 20)
+    end
+    local conn = connect(c, 'alice', 'alice')
+    for i = 1, 3 do
+        takes(t, c, 0, function()
+            t:is(wrapper(conn).code, 0, 'the wrapper works')
+        end, 'the wrapper')
+        refused(t, c, conn, 'the function itself, round ' .. i)
+    end
+    -- All at once.
+    local syncs = {}
+    for i = 1, 20 do
+        syncs[i] = {conn:send_call('wrapper', msgpack.encode({1, 'write', 'echo', {5}, {timeout = 10}})),
+                    conn:send_call(FUNC, msgpack.encode({1, 'write', 'echo', {5}, {timeout = 10}}))}
+    end
+    local before, wrong = counts(c).calls, 0
+    for _, pair in ipairs(syncs) do
+        local is_right = conn:wait_for(pair[1], 20).code == 0 and conn:wait_for(pair[2], 20).code == ACCESS_DENIED
+        wrong = wrong + (is_right and 0 or 1)
+    end
+    t:is(wrong, 0, 'interleaved')
+    t:is(counts(c).calls, before, 'interleaved: none taken')
+    as_admin(c, "box.schema.func.drop('wrapper')")
 end)
 
 s:run()
