@@ -559,4 +559,34 @@ s:once('a wrapper that may more than its caller does not open the direct way', a
     as_admin(c, "box.schema.func.drop('wrapper')")
 end)
 
+-- Beside others
+
+s:once('named routers have no part in it', any, function(t, c)
+    cfg(c, true)
+    local conn = admitted(c)
+    works(t, c, conn, 1, 'before')
+    local second = table.copy(c.router.config.router_cfg)
+    on_router(c, '_G.second = router.new("second", ...)', second)
+    -- Both are called at a time: neither may get what is for the other one.
+    local sent = {}
+    for i = 1, 100 do
+        sent[conn:send_call(FUNC, msgpack.encode({i % 30 + 1, 'write', 'sleep', {0.01, i}, {timeout = 10}}))] = i
+    end
+    t:is(on_router(c, [[
+        local right = 0
+        in_fibers(100, function(i)
+            local value = second:callrw(i % 30 + 1, 'sleep', {0.01, i}, {timeout = 10})
+            right = right + (value == i and 1 or 0)
+        end)
+        return right
+    ]]), 100, 'calls of the other router')
+    t:is(wrong_answers(conn, sent), 0, 'calls of the static one')
+    works(t, c, conn, 1, 'with another router that has not the option')
+    on_router(c, 'second:disable()')
+    works(t, c, conn, 1, 'while the other one is disabled')
+    second.failover_ping_timeout = 6
+    on_router(c, 'second:cfg(...)', second)
+    works(t, c, conn, 1, 'when the other one is configured anew')
+end)
+
 s:run()
