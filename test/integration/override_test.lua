@@ -2,10 +2,12 @@
 -- byte, and so are rights and limits. Each scenario counts how many calls were really taken, so that none passes by falling back.
 
 package.path = './?.lua;' .. package.path
+local fiber = require('fiber')
 local iproto = require('test.helper.iproto')
 local json = require('json')
 local mp = require('test.helper.mp')
 local msgpack = require('msgpack')
+local popen = require('popen')
 local prelude = require('test.helper.prelude')
 local suite = require('test.helper.suite')
 
@@ -14,6 +16,7 @@ local env = suite.env
 local wait_until = suite.wait_until
 
 local CALL, EVAL, BEGIN, COMMIT, PING = 10, 8, 14, 15, 64
+local MB = 1024 * 1024
 local FUNC = 'rawshard.callraw'
 local ACCESS_DENIED, NO_SUCH_USER = 0x8000 + 42, 0x8000 + 45
 
@@ -124,6 +127,12 @@ local function wrong_answers(conn, sent)
         end
     end
     return wrong
+end
+
+local function none_in_flight(c)
+    wait_until('no call in flight', function()
+        return counts(c).in_flight == 0
+    end)
 end
 
 -- Answers
@@ -559,7 +568,136 @@ s:once('a wrapper that may more than its caller does not open the direct way', a
     as_admin(c, "box.schema.func.drop('wrapper')")
 end)
 
+-- How many there are
+
+local function guest(c)
+    local host, port = c.router:uri():match('^(.*):(%d+)$')
+    local conn = iproto.connect(host, port)
+    conn.session = conn:request(EVAL, '\x82\x27' .. mp.str('return box.session.id()') .. '\x21\x90').data
+    conn.session = msgpack.decode(conn.session)[1]
+    conn:call(FUNC, '\x90')
+    return conn
+end
+
+-- Closes it, and waits until the router knows.
+local function leave(c, conn)
+    conn:close()
+    wait_until('the end of a session', function()
+        return not on_router(c, 'return box.session.exists(...)', conn.session)
+    end)
+end
+
+s:once('what info() counts', both, function(t, c)
+    cfg(c, true)
+    local conn = admitted(c)
+    none_in_flight(c)
+    local before = counts(c)
+    local sent = send_to_gate(c, conn, 'counted', 300)
+    t:is(tonumber(counts(c).calls - before.calls), 300, 'taken')
+    t:is(counts(c).in_flight, 300, 'in flight')
+    t:is(on_router(c, [[
+        local n = 0
+        for _, f in pairs(fiber.info({backtrace = false})) do
+            n = n + (f.name == 'main' and 1 or 0)
+        end
+        return n
+    ]]) < 50, true, 'no fiber waits for them')
+    open_gate(c, 'counted')
+    t:is(wrong_answers(conn, sent), 0, 'each has its answer')
+    t:is(counts(c).in_flight, 0, 'none in flight')
+    t:is(counts(c).undeliverable, before.undeliverable, 'all delivered')
+    t:is(tonumber(counts(c).calls - before.calls), 300, 'taken once')
+    cfg(c, false)
+    t:is(counts(c), nil, 'nothing is told when it is off')
+end)
+
+s:once('a client that has gone', any, function(t, c)
+    cfg(c, true)
+    local conn = guest(c)
+    local before = counts(c)
+    send_to_gate(c, conn, 'gone', 50)
+    leave(c, conn)
+    t:is(counts(c).in_flight, 50, 'its calls go on')
+    open_gate(c, 'gone')
+    none_in_flight(c)
+    wait_until('answers that nobody gets', function()
+        return counts(c).undeliverable - before.undeliverable == 50
+    end)
+    works(t, c, admitted(c), 1, 'others are served')
+end)
+
+s:once('clients that come and go leave nothing behind', any, function(t, c)
+    cfg(c, true)
+    local text = ('x'):rep(10000)
+    local body = msgpack.encode({1, 'write', 'echo', {text}, {timeout = 10}})
+    local function round()
+        for i = 1, 20 do
+            local conn = guest(c)
+            for _ = 1, 50 do
+                conn:send_call(FUNC, body)
+            end
+            if i % 2 == 0 then
+                conn:receive(20)
+            end
+            conn:close()
+        end
+        none_in_flight(c)
+    end
+    local before = counts(c).calls
+    round()
+    round()
+    local lua, rss = on_router(c, "collectgarbage() collectgarbage() return collectgarbage('count')"), c.router:rss()
+    for _ = 1, 4 do
+        round()
+    end
+    t:ok(counts(c).calls - before > 3000, 'most were taken')
+    t:within(on_router(c, "collectgarbage() collectgarbage() return collectgarbage('count')") - lua, -100000, 500,
+             'Lua memory, KB more')
+    t:within((c.router:rss() - rss) / MB, -1000, 12, 'RSS, MB more')
+end)
+
 -- Beside others
+
+s:once('off, and on again', any, function(t, c)
+    cfg(c, true)
+    local conn = admitted(c)
+    local sent = send_to_gate(c, conn, 'switched', 50)
+    works(t, c, conn, 1, 'on')
+    cfg(c, false)
+    t:is(first_value(echo(conn, 5)), 5, 'off')
+    t:is(counts(c), nil, 'off: nothing is counted')
+    -- What was found out about a session before does not count when it is on again and its right has gone.
+    open_gate(c, 'switched')
+    t:is(wrong_answers(conn, sent), 0, 'calls that were under way are answered')
+    local alice = connect(c, 'client', 'secret')
+    cfg(c, true)
+    echo(alice, 5)
+    works(t, c, alice, 1, 'on again')
+    cfg(c, false)
+    as_admin(c, "box.schema.user.revoke('client', 'execute', 'function', 'rawshard.callraw')")
+    cfg(c, true)
+    refused(t, c, alice, 'revoked while it was off')
+    as_admin(c, "box.schema.user.grant('client', 'execute', 'function', 'rawshard.callraw')")
+end)
+
+s:once('a disabled router', any, function(t, c)
+    local frames = {frame(SYNC, body_of(msgpack.encode({1, 'write', 'echo', {5}})))}
+    local replies = {}
+    for i, is_on in ipairs({false, true}) do
+        cfg(c, is_on)
+        local conn = admitted(c)
+        on_router(c, 'router.disable()')
+        conn:send_bytes(frames[1])
+        replies[i] = conn:receive(20)
+        t:has(replies[i].error, 'Router is disabled', 'raised')
+        on_router(c, 'router.enable()')
+        if is_on then
+            echo(conn, 5)
+            works(t, c, conn, 1, 'enabled again')
+        end
+    end
+    t:ok(replies[1].frame == replies[2].frame, 'the same bytes both ways')
+end)
 
 s:once('named routers have no part in it', any, function(t, c)
     cfg(c, true)
@@ -587,6 +725,286 @@ s:once('named routers have no part in it', any, function(t, c)
     second.failover_ping_timeout = 6
     on_router(c, 'second:cfg(...)', second)
     works(t, c, conn, 1, 'when the other one is configured anew')
+end)
+
+-- As a C library does it: nobody handles the CALL then but the host.
+local TAKE_OVER = [[
+    local ffi = require('ffi')
+    pcall(ffi.cdef, 'int box_iproto_override(uint32_t type, void *handler, void *destroy, void *ctx);')
+    local ok = ffi.C.box_iproto_override(box.iproto.type.CALL, nil, nil, nil)
+    return ok
+]]
+
+s:once('somebody else takes over', any, function(t, c)
+    cfg(c, true)
+    local conn = admitted(c)
+    local sent = send_to_gate(c, conn, 'taken over', 50)
+    works(t, c, conn, 1, 'before')
+    t:is(on_router(c, TAKE_OVER), 0, 'taken over')
+    t:is(counts(c), nil, 'we do not take any')
+    t:has(c.router.process:log_tail(20), 'somebody else handles IPROTO_CALL now', 'told in the log')
+    t:is(first_value(echo(conn, 5)), 5, 'served by the host')
+    open_gate(c, 'taken over')
+    t:is(wrong_answers(conn, sent), 0, 'calls that were under way are answered')
+    cfg(c, true)
+    takes(t, c, 0, function()
+        t:is(first_value(echo(conn, 5)), 5, 'after cfg')
+    end, 'the host is asked')
+    works(t, c, conn, 1, 'ours again')
+end)
+
+s:once('a handler in Lua', any, function(t, c)
+    cfg(c, true)
+    local conn = admitted(c)
+    works(t, c, conn, 1, 'before')
+    on_router(c, [[
+        _G.seen = 0
+        box.iproto.override(box.iproto.type.CALL, function()
+            seen = seen + 1
+            return false
+        end)
+    ]])
+    if env.at_least('3.1') then
+        -- It comes before ours and leaves to it what it does not want.
+        works(t, c, conn, 1, 'seen by both')
+    else
+        t:is(first_value(echo(conn, 5)), 5, 'it is in our place')
+        t:is(counts(c), nil, 'we do not take any')
+    end
+    t:is(on_router(c, 'return seen'), 1, 'its calls')
+    cfg(c, true)
+    echo(conn, 5)
+    works(t, c, conn, 1, 'after cfg')
+    on_router(c, 'box.iproto.override(box.iproto.type.CALL, nil)')
+    t:is(first_value(echo(conn, 5)), 5, 'when it has gone')
+    cfg(c, true)
+    echo(conn, 5)
+    works(t, c, conn, 1, 'ours alone')
+end)
+
+s:once('more calls at once than net_msg_max', both, function(t, c)
+    cfg(c, true)
+    on_router(c, 'box.cfg({net_msg_max = 50})')
+    local conn = admitted(c)
+    local sent = send_to_gate(c, conn, 'many', 2000)
+    t:is(counts(c).in_flight, 2000, 'in flight')
+    local started = fiber.clock()
+    t:is((conn:request(PING, '\x80', 5) or {}).code, 0, 'a ping on the same connection')
+    t:is(first_value(echo(conn, 5)), 5, 'a call on the same connection')
+    t:is(first_value(echo(admitted(c), 5)), 5, 'a call on another connection')
+    t:within(fiber.clock() - started, 0, 1, 'at once')
+    open_gate(c, 'many')
+    t:is(wrong_answers(conn, sent), 0, 'all are answered')
+    on_router(c, 'box.cfg({net_msg_max = ...})', c.router.config.net_msg_max)
+end)
+
+-- While things change
+
+-- n fibers that call all the time on connections of their own. stop() gives how many calls succeeded, and what failed.
+local function load(c, n)
+    local self = {good = 0, failed = {}, running = n}
+    for i = 1, n do
+        local conn = admitted(c)
+        fiber.create(function()
+            while not self.is_stopped do
+                local reply = echo(conn, i)
+                if first_value(reply) == i then
+                    self.good = self.good + 1
+                else
+                    table.insert(self.failed, first_value(reply))
+                end
+                if reply == nil then
+                    -- The connection has ended.
+                    break
+                end
+            end
+            self.running = self.running - 1
+            conn:close()
+        end)
+    end
+    function self.stop()
+        self.is_stopped = true
+        wait_until('the end of the load', function()
+            return self.running == 0
+        end)
+        return self.good, self.failed
+    end
+    return self
+end
+
+s:once('configuration under load', any, function(t, c)
+    cfg(c, true)
+    local running = load(c, 8)
+    local before = counts(c).calls
+    for i = 1, 20 do
+        local router_cfg = table.copy(c.router.config.router_cfg)
+        router_cfg.failover_ping_timeout = 5 + i
+        router_cfg.iproto_override = i % 3 ~= 0
+        on_router(c, 'router.cfg(...)', router_cfg)
+        fiber.sleep(0.002)
+    end
+    cfg(c, true)
+    local good, failed = running.stop()
+    t:is(failed, {}, 'none failed')
+    t:ok(good > 100, 'calls were made', '  %d', good)
+    t:ok(counts(c).calls - before > good / 4, 'and taken')
+end)
+
+s:once('the Lua module is loaded anew under load', any, function(t, c)
+    cfg(c, true)
+    local running = load(c, 8)
+    local triggers = 'return #box.space._priv:on_replace() + #box.session.on_auth()'
+    local had = on_router(c, triggers)
+    for _ = 1, 5 do
+        on_router(c, [[
+            unload()
+            collectgarbage()
+            router = require('rawshard.router')
+            vshard = {router = router}
+            router.cfg(...)
+        ]], (function()
+            local router_cfg = table.copy(c.router.config.router_cfg)
+            router_cfg.iproto_override = true
+            return router_cfg
+        end)())
+    end
+    local _, failed = running.stop()
+    t:is(failed, {}, 'none failed')
+    t:is(on_router(c, triggers), had, 'no more triggers than before')
+    local conn = entitled(c, 'alice')
+    works(t, c, conn, 1, 'after')
+    change_right(c, 'revoke', 'alice')
+    refused(t, c, conn, 'revoked')
+end)
+
+s:once('fibers that are killed lose no answer', any, function(t, c)
+    cfg(c, true)
+    local kill = [[
+        for id, f in pairs(fiber.info({backtrace = false})) do
+            if f.name:find('^rawshard') then
+                _G.killed = (_G.killed or 0) + 1
+                fiber.kill(id)
+            end
+        end
+    ]]
+    local conn = admitted(c)
+    works(t, c, conn, 1, 'before')
+    local sent = send_to_gate(c, conn, 'killed', 200)
+    on_router(c, kill)
+    t:ok(on_router(c, 'return killed') >= 2, 'a sender and the completion fiber are killed')
+    open_gate(c, 'killed')
+    t:is(wrong_answers(conn, sent), 0, 'all are answered')
+    local running = load(c, 8)
+    on_router(c, 'for _ = 1, 50 do ' .. kill .. ' fiber.sleep(0.001) end')
+    local good, failed = running.stop()
+    t:is(failed, {}, 'none failed')
+    t:ok(good > 50, 'calls were made')
+    none_in_flight(c)
+    works(t, c, conn, 1, 'after')
+end)
+
+-- Big ones
+
+s:once('big answers', any, function(t, c)
+    cfg(c, true)
+    local conn = admitted(c)
+    local before, sent = counts(c).calls, {}
+    for i = 1, 8 do
+        sent[i] = conn:send_call(FUNC, msgpack.encode({1, 'write', 'big', {5 * MB + i}, {timeout = 30}}))
+    end
+    for i = 1, 8 do
+        local value = first_value(conn:wait_for(sent[i], 30))
+        t:is(#value, 5 * MB + i, 'all bytes')
+    end
+    t:is(tonumber(counts(c).calls - before), 8, 'taken')
+    local big = ('x'):rep(5 * MB)
+    takes(t, c, 1, function()
+        t:ok(first_value(echo(conn, big)) == big, 'there and back')
+    end, 'big arguments')
+end)
+
+s:once('a client that does not read', any, function(t, c)
+    cfg(c, true)
+    for _, reads in ipairs({true, false}) do
+        local conn = guest(c)
+        local before, sent = counts(c), {}
+        for i = 1, 40 do
+            sent[i] = conn:send_call(FUNC, msgpack.encode({1, 'write', 'big', {MB}, {timeout = 30}}))
+        end
+        wait_until('all are taken', function()
+            return counts(c).calls - before.calls == 40
+        end)
+        none_in_flight(c)
+        local started = fiber.clock()
+        works(t, c, admitted(c), 1, 'others are served')
+        t:within(fiber.clock() - started, 0, 1, 'at once')
+        if reads then
+            local wrong = 0
+            for i = 1, 40 do
+                wrong = wrong + (#first_value(conn:wait_for(sent[i], 20)) == MB and 0 or 1)
+            end
+            t:is(wrong, 0, 'when it reads at last, all is there')
+        end
+        leave(c, conn)
+    end
+end)
+
+-- The end
+
+local function check_log(t, c)
+    local log = c.router.process:log_tail(60)
+    for _, word in ipairs({'panic', 'Segmentation', 'cannot gracefully', 'fatal', 'Aborting'}) do
+        t:ok(not log:find(word, 1, true), 'the log has no: ' .. word)
+    end
+end
+
+s:once('the routers are stopped', any, function(t, c)
+    cfg(c, true)
+    local conn = admitted(c)
+    local sent = send_to_gate(c, conn, 'stopped', 200)
+    on_router(c, "require('rawshard.native').stop_all()")
+    local answered = 0
+    for sync in pairs(sent) do
+        answered = answered + (conn:wait_for(sync, 5) ~= nil and 1 or 0)
+    end
+    t:is(answered, 200, 'every call is answered')
+    local reply = echo(conn, 5)
+    t:ok(reply ~= nil and reply.code > 0x8000, 'later ones are refused')
+    open_gate(c, 'stopped')
+    c.router:stop()
+    t:is(c.router.process:exit_status(), 0, 'the code of the process')
+    check_log(t, c)
+    c.router:start()
+end)
+
+s:once('SIGTERM with calls under way', both, function(t, c)
+    cfg(c, true)
+    local conn = admitted(c)
+    local sent = send_to_gate(c, conn, 'the end', 500)
+    local ends = {load(c, 2), load(c, 2)}
+    local started = fiber.clock()
+    c.router.process:signal(popen.signal.SIGTERM)
+    local lost = 0
+    for sync in pairs(sent) do
+        -- nil at once: the connection has ended.
+        local asked = fiber.clock()
+        if conn:wait_for(sync, 10) == nil and fiber.clock() - asked > 5 then
+            lost = lost + 1
+        end
+    end
+    t:is(lost, 0, 'every call is answered or its connection ends')
+    for _, running in ipairs(ends) do
+        running.stop()
+    end
+    c.router.process:wait(20)
+    t:is(c.router.process:exit_status(), 0, 'its code')
+    t:within(fiber.clock() - started, 0, 2.5, 'at once')
+    check_log(t, c)
+    open_gate(c, 'the end')
+    c.router:start()
+    cfg(c, true)
+    conn = admitted(c)
+    works(t, c, conn, 1, 'started again')
 end)
 
 s:run()
