@@ -2,6 +2,7 @@
 -- scripted peer, the client speaks IPROTO by hand; nobody on the way may decode.
 
 package.path = './?.lua;' .. package.path
+local frontends = require('test.helper.frontends')
 local iproto = require('test.helper.iproto')
 local mp = require('test.helper.mp')
 local suite = require('test.helper.suite')
@@ -54,13 +55,23 @@ local function connection(c)
     return client
 end
 
+-- CALL of a front end's function by bytes.
+local function call_bytes(fe, c, args)
+    if fe.func == 'rawshard.callraw' then
+        frontends.set_override(c, fe.name == 'direct')
+    end
+    return connection(c):call(fe.func, args)
+end
+
+local function call_stored(name)
+    return function(c, bucket, args)
+        return call_bytes(frontends[name], c, mp.array_of(mp.uint(bucket), '\xc0', mp.str('f'), args))
+    end
+end
+
 local ways = {
-    cfunc = {
-        call = function(c, bucket, args)
-            return connection(c):call('rawshard.callraw', mp.array_of(mp.uint(bucket), '\xc0', mp.str('f'), args))
-        end,
-        is_wrapped = env.wraps_c_results,
-    },
+    cfunc = {call = call_stored('cfunc'), is_wrapped = env.wraps_c_results},
+    direct = {call = call_stored('direct'), is_wrapped = env.wraps_c_results},
     raw = {
         call = function(c, bucket, args)
             return connection(c):call('vshard.router.callraw', mp.array_of(mp.uint(bucket), '\xc0', mp.str('f'), args))
@@ -92,7 +103,7 @@ local function array32(list)
 end
 
 for _, case in ipairs(values) do
-    s:scenario(case[1], {fe = {'lua_raw', 'cfunc', 'raw'}}, function(t, fe, c)
+    s:scenario(case[1], {fe = {'lua_raw', 'cfunc', 'direct', 'raw'}}, function(t, fe, c)
         local way = ways[fe.name]
         local list = split(unhex(case[2]))
         -- With the widest header, which no encoder would choose, and with the usual one.
@@ -132,7 +143,7 @@ for _, case in ipairs(values) do
     end)
 end
 
-s:scenario('a status flag in any spelling', {fe = {'cfunc', 'raw'}}, function(t, fe, c)
+s:scenario('a status flag in any spelling', {fe = {'cfunc', 'direct', 'raw'}}, function(t, fe, c)
     local way = ways[fe.name]
     -- The header of the reply's array may have any width.
     for _, data in ipairs({'\x92\xc3\x07', '\xdc\0\2\xc3\x07', '\xdd\0\0\0\2\xc3\x07'}) do
@@ -145,7 +156,7 @@ s:scenario('a status flag in any spelling', {fe = {'cfunc', 'raw'}}, function(t,
     end
 end)
 
-s:scenario('no value, and explicit nils', {fe = {'cfunc', 'raw'}}, function(t, fe, c)
+s:scenario('no value, and explicit nils', {fe = {'cfunc', 'direct', 'raw'}}, function(t, fe, c)
     local way = ways[fe.name]
     for _, case in ipairs({{'\x91\xc3', {}}, {'\x92\xc3\xc0', {'\xc0'}}, {'\x94\xc3\xc0\xc0\xc0', {'\xc0', '\xc0', '\xc0'}}}) do
         c.peers[1].on_call = function()
@@ -160,9 +171,8 @@ s:scenario('no value, and explicit nils', {fe = {'cfunc', 'raw'}}, function(t, f
 end)
 
 s:scenario('what leaves for the storage is vshard.storage.call(bucket, mode, func, args)', {
-    fe = {'cfunc', 'raw'},
+    fe = {'cfunc', 'direct', 'raw'},
 }, function(t, fe, c)
-    local conn = connection(c)
     local seen
     c.peers[2].on_call = function(request)
         seen = request
@@ -170,7 +180,7 @@ s:scenario('what leaves for the storage is vshard.storage.call(bucket, mode, fun
     end
     for _, case in ipairs({{'\xc0', 'write'}, {mp.str('write'), 'write'}, {mp.str('read'), 'read'},
                            {'\x81' .. mp.str('mode') .. mp.str('read'), 'read'}}) do
-        local reply = conn:call(fe.func, mp.array_of('\x14', case[1], mp.str('my.func'), '\x92\x01\xcc\x02'))
+        local reply = call_bytes(fe, c, mp.array_of('\x14', case[1], mp.str('my.func'), '\x92\x01\xcc\x02'))
         t:is(reply.code, 0, 'success', '  message: %s', reply.error)
         local sent = seen and mp.elements(seen.args) or {}
         t:is(sent[1] and mp.decode_uint(sent[1]), 20, 'bucket')
@@ -182,10 +192,10 @@ s:scenario('what leaves for the storage is vshard.storage.call(bucket, mode, fun
             t:ok(key == 0 or key == 1, 'header key ' .. key)
         end
     end
-    local reply = conn:call(fe.func, mp.array_of('\x14', '\xc0', mp.str('f')))
+    local reply = call_bytes(fe, c, mp.array_of('\x14', '\xc0', mp.str('f')))
     t:is(reply.code, 0, 'without arguments')
     t:is(mp.hex(mp.elements(seen.args)[4]), mp.hex('\x90'), 'no arguments are an empty array')
-    reply = conn:call(fe.func, mp.array_of('\x14', '\xc0', mp.str('f'), '\xc0'))
+    reply = call_bytes(fe, c, mp.array_of('\x14', '\xc0', mp.str('f'), '\xc0'))
     t:is(reply.code, 0, 'nil arguments')
     t:is(mp.hex(mp.elements(seen.args)[4]), mp.hex('\x90'), 'nil arguments are an empty array')
 end)
@@ -204,7 +214,7 @@ local tuples = {
 }
 
 for _, case in ipairs(tuples) do
-    s:scenario('ext 7 becomes a plain array: ' .. case[1], {fe = {'cfunc', 'raw'}, min_host = '3.0'}, function(t, fe, c)
+    s:scenario('ext 7 becomes a plain array: ' .. case[1], {fe = {'cfunc', 'direct', 'raw'}, min_host = '3.0'}, function(t, fe, c)
         local seen
         c.peers[1].on_call = function(request)
             seen = request.args
@@ -227,6 +237,21 @@ s:scenario('tuples that a net.box client of 3.x sends', {min_host = '3.0'}, func
     t:ok(res.raised == nil, 'success', '  raised: %s', tostring(res.raised))
     local plain = '\x92\x01\x92\x02\xa5three'
     t:is(seen and mp.hex(mp.elements(seen)[4]), mp.hex('\x92' .. plain .. '\x91' .. plain), 'plain arrays')
+end)
+
+s:scenario('calls for which no fiber waits were taken', {fe = {'direct'}}, function(t, fe, c)
+    local function taken()
+        return c.router:eval('return router.info().iproto_override.calls')
+    end
+    -- The first call of a session is the host's.
+    ways.direct.call(c, 1, '\x90')
+    local before = taken()
+    for _ = 1, 3 do
+        t:is(ways.direct.call(c, 1, '\x90').code, 0, 'by bytes')
+        fe:call(c, {1, 'write', 'f', {}, {timeout = 5}})
+    end
+    t:is(tonumber(taken() - before), 6, 'taken')
+    t:ok(before > 50 or os.getenv('SCENARIO') ~= nil, 'and so were those of the scenarios before', '  %s', before)
 end)
 
 s:run()

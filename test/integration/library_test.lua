@@ -110,7 +110,7 @@ s:scenario('P36 the Lua module is dropped and required again', {fe = false, rout
     serves(t, c, 'after cfg')
 end)
 
-s:scenario('P36 the stored function is reloaded under calls', {fe = {'cfunc'}}, function(t, fe, c)
+s:scenario('P36 the stored function is reloaded under calls', {fe = {'cfunc', 'direct'}}, function(t, fe, c)
     local before = threads(c)
     local key = 'reloaded'
     local calls = {}
@@ -139,7 +139,9 @@ s:scenario('P36 the stored function is reloaded under calls', {fe = {'cfunc'}}, 
     t:ok(c.router:is_alive(), 'the router lives')
 end)
 
-s:scenario('P36 the stored function is dropped and created under calls', {fe = {'cfunc'}, heals = true}, function(t, fe, c)
+s:scenario('P36 the stored function is dropped and created under calls', {
+    fe = {'cfunc', 'direct'}, heals = true,
+}, function(t, fe, c)
     for round = 1, 3 do
         local calls = {}
         for i = 1, 50 do

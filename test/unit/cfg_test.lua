@@ -10,7 +10,7 @@ local luri = require('rawshard.uri')
 local lversion = require('rawshard.version')
 
 local test = tap.test('cfg')
-test:plan(11)
+test:plan(12)
 
 -- A fresh configuration each time; `patch` gets it for changes.
 local function config(patch)
@@ -116,6 +116,8 @@ test:test('top level', function(t)
         {'busy_poll', -1, 'Busy poll time must be non-negative number'},
         {'busy_poll', 1, 'Busy poll time must not be greater than 0.01'},
         {'busy_poll', 0, 'accepted'},
+        {'iproto_override', 1, 'IPROTO override must be boolean'},
+        {'iproto_override', false, 'accepted'},
         {'some_box_option', 5, 'accepted'},
         {'sharding', {}, 'accepted'},
     }, function(cfg, key, value) cfg[key] = value end)
@@ -294,6 +296,14 @@ test:test('neutral form', function(t)
     t:ok(not ok and err == 'Replica a: Invalid URI: port must be a number from 1 to 65535', 'unusable address')
     ok, err = pcall(lcfg.neutral, lcfg.check({sharding = {{replicas = {}}}}))
     t:ok(not ok and err == 'Replicaset id must be a string', 'id that is no string')
+end)
+
+test:test('IPROTO override', function(t)
+    t:plan(2)
+    t:is(lcfg.check(config()).iproto_override, nil, 'has no default')
+    local is_old = not lversion.host_is_at_least(2, 11)
+    t:is(refusal(function(cfg) cfg.iproto_override = true end),
+         is_old and 'IPROTO override is supported only for Tarantool >= 2.11' or 'accepted', 'needs a host that has it')
 end)
 
 test:test('names as keys', function(t)
