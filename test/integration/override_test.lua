@@ -18,7 +18,7 @@ local wait_until = suite.wait_until
 local CALL, EVAL, BEGIN, COMMIT, PING = 10, 8, 14, 15, 64
 local MB = 1024 * 1024
 local FUNC = 'rawshard.callraw'
-local ACCESS_DENIED, NO_SUCH_USER = 0x8000 + 42, 0x8000 + 45
+local ACCESS_DENIED, NO_SUCH_USER, NO_SUCH_PROC = 0x8000 + 42, 0x8000 + 45, 0x8000 + 33
 
 -- Neither rights nor frames depend on what kind of storage answers.
 local any = {min_host = '2.11', router = 'rawshard', storages = 'helper'}
@@ -474,6 +474,27 @@ s:once('the function is dropped and made again', any, function(t, c)
     end
     t:is(replies[true], replies[false], 'the same refusal both ways')
     t:ok(replies[true].code > 0x8000, 'a refusal')
+end)
+
+s:once('the function is dropped, and no privilege with it', any, function(t, c)
+    cfg(c, true)
+    make_user(c, 'alice')
+    as_admin(c, [[
+        box.schema.user.revoke('client', 'execute', 'function', 'rawshard.callraw')
+        box.schema.user.grant('alice', 'execute', 'universe')
+    ]])
+    local conn = admitted(c, 'alice', 'alice')
+    works(t, c, conn, 1, 'before')
+    as_admin(c, "box.schema.func.drop('rawshard.callraw')")
+    takes(t, c, 0, function()
+        t:is(echo(conn, 5).code, NO_SUCH_PROC, 'no such function')
+    end)
+    as_admin(c, [[
+        box.schema.func.create('rawshard.callraw', {language = 'C'})
+        box.schema.user.grant('client', 'execute', 'function', 'rawshard.callraw')
+    ]])
+    echo(conn, 5)
+    works(t, c, conn, 1, 'made again')
 end)
 
 s:once('the user is dropped', any, function(t, c)
