@@ -18,7 +18,8 @@ pub struct Global {
 pub const MOST_NAMES: usize = 8;
 
 impl Global {
-    /// Of the function at `function`, and of the names from `first` to the top of the stack. None: these are too many.
+    /// Of the function at `function`, and of the names from `first` to the top of the stack. None: these are too many, or lead to
+    /// something else.
     ///
     /// # Safety
     /// On TX, with a Lua state whose callers up to Lua have nothing to drop: it may raise.
@@ -26,6 +27,10 @@ impl Global {
         // SAFETY: only what is on the stack is looked at; the caller's promise covers errors.
         unsafe {
             let count = usize::try_from(lua::lua_gettop(l) - first + 1).ok().filter(|n| *n <= MOST_NAMES)?;
+            // Before anything is put into the registry, where it stays.
+            if !leads_to(l, (first..).take(count), function) {
+                return None;
+            }
             lua::lua_pushvalue(l, function);
             lua::luaL_ref(l, lua::LUA_REGISTRYINDEX);
             let mut names = [lua::LUA_NOREF; MOST_NAMES];
@@ -61,5 +66,26 @@ impl Global {
             lua::lua_settop(l, top);
             found == self.function
         }
+    }
+}
+
+/// Whether the names at these places of the stack lead to the function at `function`.
+unsafe fn leads_to(l: *mut lua_State, names: impl Iterator<Item = c_int>, function: c_int) -> bool {
+    // SAFETY: as [`Global::is_in_place`]; the caller has a C function's slots of the stack.
+    unsafe {
+        let top = lua::lua_gettop(l);
+        lua::lua_pushvalue(l, lua::LUA_GLOBALSINDEX);
+        for name in names {
+            if lua::lua_type(l, -1) != lua::LUA_TTABLE {
+                lua::lua_settop(l, top);
+                return false;
+            }
+            lua::lua_pushvalue(l, name);
+            lua::lua_rawget(l, -2);
+            lua::lua_replace(l, -2);
+        }
+        let found = lua::lua_topointer(l, -1) == lua::lua_topointer(l, function);
+        lua::lua_settop(l, top);
+        found
     }
 }

@@ -100,7 +100,7 @@ impl Names {
     /// What has this name is `callraw` if that is in place, and none of ours else. Its id.
     pub fn set_callraw(&mut self, name: &[u8], global: Option<Global>) -> Option<FunctionId> {
         self.forget_foreign();
-        match global.filter(Global::is_in_place) {
+        match global {
             Some(global) => {
                 let id = match self.known.get(name) {
                     Some(Name::Ours(id, _)) => *id,
