@@ -61,7 +61,6 @@ local function setup_rawshard(is_parked)
     local rcfg = common.sharding()
     rcfg.io_threads = cfg.io_threads
     rcfg.iproto_override = common.host_is_at_least(2, 11) and not is_parked
-    if os.getenv("OVERRIDE") then rcfg.iproto_override = true end
     router.cfg(rcfg)
     box.schema.func.create('rawshard.callraw', {language = 'C', if_not_exists = true})
     is_ready = function()
