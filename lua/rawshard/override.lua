@@ -78,15 +78,17 @@ local probe
 -- Numbers of functions from here on are those of `callraw`.
 local FIRST_CALLRAW = 2 ^ 31
 
--- A name that leads to a global.
-local function global_function(name)
+-- A name that leads to a global, which gets its arguments as one object. Whoever made the function anew may have left that out.
+local function raw_function(name)
     local func = box.func[name]
-    return func ~= nil and func.language == 'LUA' and (func.body or '') == '' and func or nil
+    if func ~= nil and func.language == 'LUA' and (func.body or '') == '' and func.takes_raw_args then
+        return func
+    end
 end
 
 -- In a fiber of its own, which has all rights.
 local function may_call(name, user)
-    local func = global_function(name)
+    local func = raw_function(name)
     if func == nil then
         return false
     end
@@ -145,8 +147,7 @@ function M.enters_callraw(callraw)
         return false
     end
     if id == nil then
-        local func = global_function(name)
-        if func == nil or not func.takes_raw_args then
+        if raw_function(name) == nil then
             return false
         end
         -- Nothing if the name is that of a function that calls this one.

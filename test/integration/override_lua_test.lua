@@ -254,4 +254,30 @@ new_scenario('callraw: wrapped, renamed, loaded anew', function(t, c)
     client:close()
 end)
 
+new_scenario('functions that are made anew without takes_raw_args', function(t, c)
+    on_router(c, WHERE)
+    grant(c, 'where')
+    local client = connect(c)
+    for _, name in ipairs({'where', 'vshard.router.callraw'}) do
+        local args = name == 'where' and NUMBER or callraw_args('echo', mp.uint(7))
+        wait_taken(c, client, name, args)
+        on_router(c, "box.schema.func.drop(...) box.schema.func.create(...)", name)
+        grant(c, name)
+        override(c, false)
+        local wanted = client:call(name, args)
+        t:isnt(wanted.code, 0, name .. ' is given no object')
+        override(c, true)
+        for _ = 1, 3 do
+            local before = taken(c)
+            local reply = client:call(name, args)
+            t:is({reply.code, reply.error}, {wanted.code, wanted.error}, name .. ' as without the option')
+            t:is(taken(c), before, name .. ' is the host\'s')
+        end
+        on_router(c, "box.schema.func.drop(...) box.schema.func.create(..., {takes_raw_args = true})", name)
+        grant(c, name)
+        wait_taken(c, client, name, args)
+    end
+    client:close()
+end)
+
 s:run()
