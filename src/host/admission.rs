@@ -1,7 +1,7 @@
 //! Which sessions may have which function called without the host.
 //!
-//! Only the host knows whose right it is, and only by calling the function does it say so. So the first call of each session is left to
-//! it.
+//! Only the host knows whose right it is, and only by calling the function does it say so. So the first call of each
+//! session is left to it.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_int};
@@ -15,6 +15,8 @@ use super::sys::{self, Fiber, lua, lua_State};
 
 pub struct Admission {
     admitted: HashSet<(u64, FunctionId), BuildHasherDefault<IdHasher>>,
+    /// Those of `admitted`: most that log in are not among them.
+    sessions: HashSet<u64, BuildHasherDefault<IdHasher>>,
     as_of: AsOf,
     asked: Option<Asked>,
     /// Of the function that was asked for.
@@ -47,6 +49,7 @@ impl Admission {
     pub const fn new() -> Admission {
         Admission {
             admitted: HashSet::with_hasher(BuildHasherDefault::new()),
+            sessions: HashSet::with_hasher(BuildHasherDefault::new()),
             as_of: AsOf { changes: 0, logins: 0 },
             asked: None,
             name: Vec::new(),
@@ -70,8 +73,8 @@ impl Admission {
         self.asked = Some(Asked { session, function, fiber: current(), args });
     }
 
-    /// The stored function is entered with these arguments. The session that has sent them, if the host was asked by that: its user
-    /// may execute the function.
+    /// The stored function is entered with these arguments. The session that has sent them, if the host was asked by that:
+    /// its user may execute the function.
     fn stored_is_entered(&mut self, args: &[u8]) -> Option<(u64, AsOf)> {
         let asked = self.asked.take()?;
         let is_stored = asked.function.is_some_and(|function| function.job() == Job::Stored);
@@ -79,8 +82,8 @@ impl Admission {
         is_it.then_some((asked.session, self.as_of))
     }
 
-    /// A function of Lua is entered, in the fiber of the call that was left to the host last: the function that was called, if it is
-    /// known, and its name. It need not be the one that was entered.
+    /// A function of Lua is entered, in the fiber of the call that was left to the host last: the function that was called,
+    /// if it is known, and its name. It need not be the one that was entered.
     pub fn asked(&mut self) -> Option<(Option<FunctionId>, &[u8], AsOf)> {
         let asked = self.asked.take().filter(Asked::is_here)?;
         Some((asked.function, &self.name, self.as_of))
@@ -92,21 +95,29 @@ impl Admission {
             return;
         }
         if self.admitted.len() >= MOST {
-            self.admitted.clear();
+            self.clear();
         }
         self.admitted.insert((session, function));
+        self.sessions.insert(session);
+    }
+
+    fn clear(&mut self) {
+        self.admitted.clear();
+        self.sessions.clear();
     }
 
     /// Users, privileges or functions may have changed.
     pub fn forget_all(&mut self) {
-        self.admitted.clear();
+        self.clear();
         self.as_of.changes += 1;
         self.asked = None;
     }
 
     /// The session gets another user.
     pub fn forget(&mut self, session: u64) {
-        self.admitted.retain(|admitted| admitted.0 != session);
+        if self.sessions.remove(&session) {
+            self.admitted.retain(|admitted| admitted.0 != session);
+        }
         self.as_of.logins += 1;
         self.asked = None;
     }

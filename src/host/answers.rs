@@ -1,8 +1,8 @@
 //! Answers to calls for which no fiber waits (`direct.rs`), on their way to the clients' connections.
 //!
 //! The host's function for that, `box_iproto_send`, puts the answer into the connection's output and then always yields, until
-//! the next turn of the event loop if nobody wakes the fiber before. So there are a few fibers that do nothing else, and the completion fiber
-//! wakes them again and again until all is sent.
+//! the next turn of the event loop if nobody wakes the fiber before. So there are a few fibers that do nothing else, and
+//! the completion fiber wakes them again and again until all is sent.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -78,6 +78,10 @@ impl Answers {
             names_errors: false,
             undeliverable: 0,
         }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
     }
 
     pub fn push(&mut self, remote: Remote, reply: Reply) {

@@ -102,10 +102,10 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
                 // Nobody knows which answers are lost and what has been sent, and no call may wait for ever.
                 runtime.routers.iter_mut().for_each(|entry| entry.outgoing.iter_mut().for_each(Vec::clear));
                 runtime.abandon(|_| true);
-                runtime.send_soon();
-                return false;
+                // Clients are to hear of it, which a successor sees to.
+                return !runtime.answers.is_empty();
             }
-            !runtime.waiters.is_empty()
+            !runtime.waiters.is_empty() || !runtime.answers.is_empty()
         })
     });
     // Others still wait for answers: a successor takes over, or, where the host gives no fibers any more, they end.

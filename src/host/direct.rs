@@ -32,6 +32,8 @@ use crate::wire::serve;
 pub struct Direct {
     /// Our handler is the host's.
     installed: bool,
+    /// The process is: the host drops all handlers then.
+    pub ending: bool,
     enabled: bool,
     pub names: Names,
     pub admission: Admission,
@@ -52,6 +54,7 @@ impl Direct {
     pub const fn new() -> Direct {
         Direct {
             installed: false,
+            ending: false,
             enabled: false,
             names: Names::new(),
             admission: Admission::new(),
@@ -110,8 +113,8 @@ unsafe extern "C-unwind" fn direct_asked(l: *mut lua_State) -> c_int {
     4
 }
 
-/// `(id, name, is_served, function, names…) -> nothing`. The names are those between the dots of the name, the function is what is
-/// there.
+/// `(id, name, is_served, function, names…) -> nothing`. The names are those between the dots of the name, the function is
+/// what is there.
 unsafe extern "C-unwind" fn direct_serve_endpoint(l: *mut lua_State) -> c_int {
     // SAFETY: Lua calls it with its own state, on TX; what is alive while it may raise is plain data.
     unsafe {
@@ -160,12 +163,15 @@ unsafe extern "C-unwind" fn direct_enable(l: *mut lua_State) -> c_int {
     if let End::Done(()) = done { 0 } else { unsafe { guard::raise(l) } }
 }
 
-/// Begins to take calls, or ends it. `wraps`: several values are returned as one array;
-/// `names_errors`: errors have a name. Yields. The handler stays once it
-/// is the host's: 2.11 may not survive that one is taken back while requests for it are on their way.
+/// Begins to take calls, or ends it. `wraps`: several values are returned as one array; `names_errors`: errors have a name.
+/// Yields. The handler stays once it is the host's: 2.11 may not survive that one is taken back while requests for it are on
+/// their way.
 fn enable(enabled: bool, wraps: bool, names_errors: bool) -> Result<(), Failure> {
     let installed = RUNTIME.with(|runtime| {
-        runtime.direct.enabled = enabled;
+        // Otherwise when the host has agreed.
+        if runtime.direct.installed || !enabled {
+            runtime.direct.enabled = enabled;
+        }
         runtime.answers.wraps = wraps;
         runtime.answers.names_errors = names_errors;
         runtime.direct.installed
@@ -184,6 +190,7 @@ fn enable(enabled: bool, wraps: bool, names_errors: bool) -> Result<(), Failure>
         RUNTIME.with(|runtime| runtime.direct.installed = false);
         return Err(refused("Tarantool refuses it"));
     }
+    RUNTIME.with(|runtime| runtime.direct.enabled = true);
     Ok(())
 }
 
@@ -191,13 +198,16 @@ fn enable(enabled: bool, wraps: bool, names_errors: bool) -> Result<(), Failure>
 /// Called by the host on TX.
 unsafe extern "C" fn replaced(_: *mut c_void) {
     let _ = catch_unwind(|| {
-        RUNTIME.with(|runtime| {
+        let ending = RUNTIME.with(|runtime| {
             runtime.direct.installed = false;
             runtime.direct.admission.forget_all();
+            runtime.direct.ending
         });
-        log::warn!(
-            "somebody else handles IPROTO_CALL now: calls of rawshard.callraw wait in fibers of their own"
-        );
+        if !ending {
+            log::warn!(
+                "somebody else handles IPROTO_CALL now: calls of rawshard.callraw wait in fibers of their own"
+            );
+        }
     });
 }
 

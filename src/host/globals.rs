@@ -42,7 +42,8 @@ impl Global {
         }
     }
 
-    /// Whether the function is still there. On TX; calls Lua, but nothing that can raise or run code.
+    /// Whether the function is still there. On TX; calls Lua, but nothing that runs code, or can raise unless there is no memory
+    /// for three slots of the stack.
     pub fn is_in_place(&self) -> bool {
         // SAFETY: nothing yields and the stack is as before in the end, so that whoever uses the main state does not notice.
         // Raw reads of tables raise nothing once there is room on the stack.

@@ -6,9 +6,10 @@
 //! - `runtime` is what a process has once; `door` leads every mapping of the library to it.
 //! - `waiters` are the slots of calls under way, `park` sends calls and parks fibers, `completion` is the fiber that
 //!   wakes them, `bell` how engines wake that one.
-//! - `cfunc` is the stored function; `direct` takes its calls before the host starts a fiber to wait, with the functions of `iproto`, and `answers` sends what
-//!   becomes of them; `calls` are the Lua functions that wait, `future` those of futures, `lua` all other ones, with `config` and
-//!   `info` for its tables, `object` for `msgpack.object`, `result` for the answer that Lua reads.
+//! - `cfunc` is the stored function; `calls` are the Lua functions that wait, `future` those of futures, `lua` all other ones,
+//!   with `config` and `info` for its tables, `object` for `msgpack.object`, `result` for the answer that Lua reads.
+//! - `direct` takes calls before the host starts a fiber to wait for them, by the functions of `iproto`; `served` and
+//!   `globals` tell which, `admission` whose, `answers` sends what becomes of them.
 
 mod admission;
 mod answers;

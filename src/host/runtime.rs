@@ -202,7 +202,9 @@ pub fn stop(id: u32) {
     log::info!("router '{}' is stopped", entry.name);
 }
 
+/// At the end of the process.
 pub fn stop_all() {
+    RUNTIME.with(|runtime| runtime.direct.ending = true);
     for id in RUNTIME.with(|runtime| runtime.routers.ids()) {
         stop(id);
     }

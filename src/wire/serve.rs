@@ -62,8 +62,9 @@ fn func_and_args(body: &[u8]) -> Result<Option<Called<'_>>, Fault> {
             KEY_FUNCTION_NAME if func.is_none() => func = Some(cursor.str()?),
             KEY_TUPLE if args.is_none() => {
                 let rest = &body[cursor.position()..];
-                // A payload may be large, and whoever gets it passes over it anyway: its end is known without if it is the last
-                // value, or the last but that.
+                // A payload may be large, and whoever gets it passes over it anyway, to its last byte: its end is known
+                // without if it is the last value, or the last but that. Another value that ends in the same bytes makes it
+                // malformed.
                 args = match (left, rest.strip_suffix(NO_TUPLE_FORMATS)) {
                     (0, _) => Some(rest),
                     (1, Some(args)) => Some(args),

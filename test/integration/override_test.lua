@@ -1007,12 +1007,17 @@ s:once('the routers are stopped', any, function(t, c)
     c.router:start()
 end)
 
+-- How often the log says that somebody else has taken the place of our handler.
+local function takeovers(c)
+    return select(2, c.router.process:log_tail(1e6):gsub('somebody else handles', ''))
+end
+
 s:once('SIGTERM with calls under way', both, function(t, c)
     cfg(c, true)
     local conn = admitted(c)
     local sent = send_to_gate(c, conn, 'the end', 500)
     local ends = {load(c, 2), load(c, 2)}
-    local started = fiber.clock()
+    local started, told = fiber.clock(), takeovers(c)
     c.router.process:signal(popen.signal.SIGTERM)
     local lost = 0
     for sync in pairs(sent) do
@@ -1030,6 +1035,8 @@ s:once('SIGTERM with calls under way', both, function(t, c)
     t:is(c.router.process:exit_status(), 0, 'its code')
     t:within(fiber.clock() - started, 0, 2.5, 'at once')
     check_log(t, c)
+    -- The host drops all handlers in the end, which is no news.
+    t:is(takeovers(c), told, 'nobody has taken its place')
     open_gate(c, 'the end')
     c.router:start()
     cfg(c, true)
