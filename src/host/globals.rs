@@ -27,8 +27,9 @@ impl Global {
         // SAFETY: only what is on the stack is looked at; the caller's promise covers errors.
         unsafe {
             let count = usize::try_from(lua::lua_gettop(l) - first + 1).ok().filter(|n| *n <= MOST_NAMES)?;
+            let address = lua::lua_topointer(l, function).addr();
             // Before anything is put into the registry, where it stays.
-            if !leads_to(l, (first..).take(count), function) {
+            if follow(l, count, |i| lua::lua_pushvalue(l, first + i as c_int)) != address {
                 return None;
             }
             lua::lua_pushvalue(l, function);
@@ -38,7 +39,7 @@ impl Global {
                 lua::lua_pushvalue(l, index);
                 *name = lua::luaL_ref(l, lua::LUA_REGISTRYINDEX);
             }
-            Some(Global { names, count, function: lua::lua_topointer(l, function).addr() })
+            Some(Global { names, count, function: address })
         }
     }
 
@@ -52,40 +53,33 @@ impl Global {
             if lua::lua_checkstack(l, 3) == 0 {
                 return false;
             }
-            let top = lua::lua_gettop(l);
-            lua::lua_pushvalue(l, lua::LUA_GLOBALSINDEX);
-            for name in &self.names[..self.count] {
-                if lua::lua_type(l, -1) != lua::LUA_TTABLE {
-                    lua::lua_settop(l, top);
-                    return false;
-                }
-                lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, (*name).into());
-                lua::lua_rawget(l, -2);
-                lua::lua_replace(l, -2);
-            }
-            let found = lua::lua_topointer(l, -1).addr();
-            lua::lua_settop(l, top);
+            let found = follow(l, self.count, |i| {
+                lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, self.names[i].into());
+            });
             found == self.function
         }
     }
 }
 
-/// Whether the names at these places of the stack lead to the function at `function`.
-unsafe fn leads_to(l: *mut lua_State, names: impl Iterator<Item = c_int>, function: c_int) -> bool {
-    // SAFETY: as [`Global::is_in_place`]; the caller has a C function's slots of the stack.
+/// Where so many names, each pushed by `push`, lead to from the globals; 0 if to no value that has an address.
+///
+/// # Safety
+/// On TX, with room for three values on the stack, which is as before afterwards. Raises nothing.
+unsafe fn follow(l: *mut lua_State, count: usize, push: impl Fn(usize)) -> usize {
+    // SAFETY: raw reads of tables raise nothing and run no code.
     unsafe {
         let top = lua::lua_gettop(l);
         lua::lua_pushvalue(l, lua::LUA_GLOBALSINDEX);
-        for name in names {
+        for i in 0..count {
             if lua::lua_type(l, -1) != lua::LUA_TTABLE {
                 lua::lua_settop(l, top);
-                return false;
+                return 0;
             }
-            lua::lua_pushvalue(l, name);
+            push(i);
             lua::lua_rawget(l, -2);
             lua::lua_replace(l, -2);
         }
-        let found = lua::lua_topointer(l, -1) == lua::lua_topointer(l, function);
+        let found = lua::lua_topointer(l, -1).addr();
         lua::lua_settop(l, top);
         found
     }

@@ -67,6 +67,9 @@ pub enum Found {
 
 const STORED: &[u8] = b"rawshard.callraw";
 
+/// `BOX_NAME_MAX`: no function's name is longer, so that what a peer sends as one is not kept.
+const LONGEST: usize = 65_000;
+
 /// Names that are not ours are noted so that nobody asks for them again.
 const MOST_NAMES: usize = 10_000;
 
@@ -84,6 +87,7 @@ impl Names {
             // Somebody has put another function into its place, which may be a newer one of ours.
             Some(Name::Ours(FunctionId(id), _)) if id & CALLRAW != 0 => Found::Unknown,
             Some(Name::Ours(..) | Name::Foreign) => Found::Foreign,
+            None if name.len() > LONGEST => Found::Foreign,
             None => Found::Unknown,
         }
     }

@@ -94,8 +94,8 @@ scenario('a session that logs in again has the rights of its new user', {}, func
     client:close()
 end)
 
-scenario('calls while a login is under way', {}, function(t, c)
-    local client = connect(c)
+-- Somebody's calls while he becomes a user without the right, and after that.
+local function becomes_nobody(t, c, client)
     c.router:eval('login_gates.nobody = true')
     local sync = login(client, 'nobody', 'nobody')
     wait_for_login(c, 1)
@@ -108,22 +108,16 @@ scenario('calls while a login is under way', {}, function(t, c)
         t:is({probe(c, client)}, {ACCESS_DENIED, 0}, 'the new one has no right')
     end
     client:close()
+end
+
+scenario('calls while a login is under way', {}, function(t, c)
+    becomes_nobody(t, c, connect(c))
 end)
 
 scenario('calls of guest while the first login is under way', {}, function(t, c)
     -- Everybody's guest may do everything here.
     local host, port = c.router:uri():match('^(.*):(%d+)$')
-    local client = iproto.connect(host, tonumber(port))
-    c.router:eval('login_gates.nobody = true')
-    local sync = login(client, 'nobody', 'nobody')
-    wait_for_login(c, 1)
-    for _ = 1, 3 do
-        t:is((probe(c, client)), 0, 'guest')
-    end
-    c.router:eval('login_gates = {}')
-    t:is(client:wait_for(sync).code, 0, 'logged in')
-    t:is({probe(c, client)}, {ACCESS_DENIED, 0}, 'the user has no right')
-    client:close()
+    becomes_nobody(t, c, iproto.connect(host, tonumber(port)))
 end)
 
 scenario('two logins at once, the first of which ends last', {}, function(t, c)
@@ -216,6 +210,7 @@ local ODD = {
     {'formats of a wrong kind', PLAIN, '\x83\x22' .. FUNCTION .. '\x21' .. ECHO .. '\x60\x81\xa1x\x01'},
     {'formats', PLAIN, '\x83\x22' .. FUNCTION .. '\x21' .. ECHO .. '\x60\x81\x00\x91\x81\xa4name\xa1a'},
     {'keys that nobody knows', PLAIN, '\x83\x22' .. FUNCTION .. '\x21' .. ECHO .. '\xcd\x60\x80\x01'},
+    {'a function of a name that none can have', PLAIN, '\x82\x22' .. mp.str(('x'):rep(70000)) .. '\x21' .. ECHO},
     {'a key that is a string', PLAIN, '\x83\xa1x\x01\x22' .. FUNCTION .. '\x21' .. ECHO},
     {'bytes after the body', PLAIN, BODY .. ECHO .. '\xc0'},
     {'a truncated body', PLAIN, BODY .. '\x95\x01\x01'},
