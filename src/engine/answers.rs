@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::core::{Core, Report};
 use super::dispatch::MASTER_PAUSE;
+use super::hold;
 use super::peer::{Owner, Peer};
 use crate::call::Stage;
 use crate::call::UNKNOWN_DESTINATION_PAUSE;
@@ -47,13 +48,14 @@ impl Core {
         // The connection's entry is gone already: nothing is to be abandoned when the call ends.
         call.stage = Stage::Ready;
         let body = peer.conn.received(answer.body.clone());
+        let ring_by = hold::ring_by(now.since(call.sent), now).min(call.answer_by);
         match verdict::judge(call.envelope(), answer.kind, body) {
             Ok(Verdict::Values { values, count }) => {
                 if body.len() < conn::LARGE {
                     let Some(call) = self.end(id) else { return };
                     let reply =
                         Reply::copied(call.token, Outcome::Values, call.payload.into_buffer(), values, count);
-                    return self.reply(call.client, reply);
+                    return self.reply_by(call.client, reply, ring_by);
                 }
                 // Not always the end of the body: keys may follow.
                 let data = answer.body.start + (values.as_ptr() as usize - body.as_ptr() as usize);
@@ -71,7 +73,7 @@ impl Core {
                         Reply::copied(call.token, Outcome::Values, buffer, values, count)
                     }
                 };
-                self.reply(call.client, reply);
+                self.reply_by(call.client, reply, ring_by);
             }
             Ok(Verdict::Failed(error)) => self.fail_with(id, error.bytes()),
             Ok(Verdict::Moved(error)) => self.moved(id, error.bytes(), now),
@@ -120,7 +122,8 @@ impl Core {
                     return self.fail(id, &Failure::PushOverflow { limit });
                 }
                 let reply = Reply::pushed(call.token, values, count, unread);
-                self.replies[call.client as usize].push(reply);
+                let client = call.client;
+                self.push_reply(client, reply, Time::ZERO);
             }
             Err(_) => self.counters.protocol_errors.add(1),
         }

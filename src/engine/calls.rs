@@ -86,8 +86,20 @@ impl Core {
     }
 
     pub(super) fn reply(&mut self, client: Client, reply: Reply) {
+        self.reply_by(client, reply, Time::ZERO);
+    }
+
+    /// The client may not hear of it before this time.
+    pub(super) fn reply_by(&mut self, client: Client, reply: Reply, ring_by: Time) {
         self.counters.replies.add(1);
         self.counters.failures.add(u64::from(reply.outcome != Outcome::Values));
+        self.push_reply(client, reply, ring_by);
+    }
+
+    pub(super) fn push_reply(&mut self, client: Client, reply: Reply, ring_by: Time) {
+        if client == Client::Host {
+            self.ring_by = self.ring_by.min(ring_by);
+        }
         self.replies[client as usize].push(reply);
     }
 

@@ -15,6 +15,7 @@ use crate::call::Call;
 use crate::call::request::{CLIENTS, Client, Outcome, Reply, Token};
 use crate::call::wheel::Wheel;
 use crate::conn::{self, Event};
+use crate::engine::hold;
 use crate::engine::inbox::Message;
 use crate::engine::peer::{Owner, Peer};
 use crate::engine::quiet::Quiet;
@@ -79,6 +80,8 @@ pub struct Core {
     /// Instances where calls wait and there may be room for them.
     pub(super) roomy: Vec<InstanceIdx>,
     pub(super) replies: [Vec<Reply>; CLIENTS],
+    /// When the host is to be woken for its new replies.
+    pub(super) ring_by: Time,
     pub(super) reports: Vec<Report>,
     /// No connection has a timeout before this.
     pub(super) conn_timer: Time,
@@ -115,6 +118,7 @@ impl Core {
             dirty: Vec::new(),
             roomy: Vec::new(),
             replies: Default::default(),
+            ring_by: Time::NEVER,
             reports: Vec::new(),
             conn_timer: Time::ZERO,
             random: seed | 1,
@@ -395,6 +399,16 @@ impl Core {
     /// Replies for a client, to be taken out by the thread.
     pub fn replies(&mut self, client: Client) -> &mut Vec<Reply> {
         &mut self.replies[client as usize]
+    }
+
+    /// When the host is to be woken for those of this turn, at the latest.
+    pub fn take_ring_by(&mut self) -> Time {
+        std::mem::replace(&mut self.ring_by, Time::NEVER)
+    }
+
+    /// With so many that it has not taken yet, at once.
+    pub fn enough_replies(&self) -> usize {
+        hold::enough(self.calls.used() as usize)
     }
 
     pub fn reports(&mut self) -> &mut Vec<Report> {

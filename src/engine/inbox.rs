@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::call::request::{Client, RawRequest, Request, Token};
 use crate::ids::InstanceIdx;
+use crate::time::Time;
 
 /// Makes a sleeping thread look at its queue. Callable from any thread, any number of times.
 pub trait Wake: Send + Sync {
@@ -134,36 +135,57 @@ impl Inbox {
 
 /// Out of an engine to one client: replies, or reports. The engine's thread puts batches, the client takes.
 pub struct Outbox<T> {
-    queue: Mutex<Vec<T>>,
+    queue: Mutex<Put<T>>,
     /// The client has said that it comes anyway.
     expected: AtomicBool,
     waker: Arc<dyn Wake>,
 }
 
+/// What the client has not taken yet.
+struct Put<T> {
+    items: Vec<T>,
+    /// It has been woken for them.
+    rung: bool,
+    /// When it is to be, unless before.
+    ring_by: Time,
+}
+
 impl<T> Outbox<T> {
     pub fn new(waker: Arc<dyn Wake>) -> Outbox<T> {
-        Outbox { queue: Mutex::new(Vec::new()), expected: AtomicBool::new(false), waker }
+        let queue = Mutex::new(Put { items: Vec::new(), rung: false, ring_by: Time::NEVER });
+        Outbox { queue, expected: AtomicBool::new(false), waker }
     }
 
     /// Hands over a batch; `batch` is left empty with its capacity. The client is woken once for all that it has not
     /// taken yet.
     pub fn put_all(&self, batch: &mut Vec<T>) {
-        if batch.is_empty() {
-            return;
+        if !batch.is_empty() {
+            self.put_by(batch, Time::ZERO, Time::ZERO, 0);
         }
-        let rings = {
+    }
+
+    /// Hands over a batch, which may be empty; `batch` is left empty with its capacity. The client is woken once for all that it
+    /// has not taken yet: at the first call of this at or after the earliest `ring_by` of theirs, or when they are `enough`.
+    /// When that has to be; None if it need not be woken any more.
+    pub fn put_by(&self, batch: &mut Vec<T>, ring_by: Time, now: Time, enough: usize) -> Option<Time> {
+        {
             let mut queue = lock(&self.queue);
-            let first = queue.is_empty();
-            if first {
-                std::mem::swap(&mut *queue, batch);
+            if queue.items.is_empty() {
+                std::mem::swap(&mut queue.items, batch);
             } else {
-                queue.append(batch);
+                queue.items.append(batch);
             }
-            first && !self.expected.load(Ordering::Relaxed)
-        };
-        if rings {
-            self.waker.wake();
+            queue.ring_by = queue.ring_by.min(ring_by);
+            if queue.items.is_empty() || queue.rung || self.expected.load(Ordering::Relaxed) {
+                return None;
+            }
+            if now < queue.ring_by && queue.items.len() < enough {
+                return Some(queue.ring_by);
+            }
+            queue.rung = true;
         }
+        self.waker.wake();
+        None
     }
 
     /// The client is about to [`Outbox::take`]: until then it need not be woken.
@@ -177,7 +199,9 @@ impl<T> Outbox<T> {
         let mut queue = lock(&self.queue);
         // Under the lock: what was put before, silently, is taken now; what comes after it wakes.
         self.expected.store(false, Ordering::Relaxed);
-        std::mem::swap(&mut *queue, into);
+        queue.rung = false;
+        queue.ring_by = Time::NEVER;
+        std::mem::swap(&mut queue.items, into);
     }
 }
 
@@ -243,5 +267,42 @@ mod tests {
         outbox.put_all(&mut vec![4]);
         assert_eq!(rings.count(), 2, "it came, and does not come again by itself");
         assert_eq!(taken(), [4]);
+    }
+
+    #[test]
+    fn a_client_is_woken_when_it_is_time_or_when_there_is_enough() {
+        let rings = Arc::new(Rings::default());
+        let outbox = Outbox::new(Arc::clone(&rings) as Arc<dyn Wake>);
+        let at = Time::from_nanos;
+        let taken = || {
+            let mut taken = Vec::new();
+            outbox.take(&mut taken);
+            taken
+        };
+        assert_eq!(outbox.put_by(&mut vec![1], at(30), at(10), 3), Some(at(30)));
+        assert_eq!(outbox.put_by(&mut vec![2], at(20), at(11), 3), Some(at(20)), "the earliest");
+        assert_eq!(outbox.put_by(&mut vec![], Time::NEVER, at(19), 3), Some(at(20)));
+        assert_eq!(rings.count(), 0);
+        assert_eq!(outbox.put_by(&mut vec![], Time::NEVER, at(20), 3), None, "it is time");
+        assert_eq!(rings.count(), 1);
+        assert_eq!(outbox.put_by(&mut vec![3], at(40), at(21), 9), None, "it has been woken");
+        assert_eq!(rings.count(), 1);
+        assert_eq!(taken(), [1, 2, 3]);
+
+        assert_eq!(outbox.put_by(&mut vec![4, 5], at(40), at(30), 3), Some(at(40)));
+        assert_eq!(outbox.put_by(&mut vec![6], at(50), at(31), 3), None, "enough");
+        assert_eq!(rings.count(), 2);
+        assert_eq!(taken(), [4, 5, 6]);
+
+        assert_eq!(outbox.put_by(&mut vec![7], at(40), at(32), 3), Some(at(40)));
+        assert_eq!(taken(), [7], "it came by itself");
+        assert_eq!(outbox.put_by(&mut vec![], Time::NEVER, at(40), 3), None);
+        assert_eq!(outbox.put_by(&mut vec![8], at(60), at(41), 3), Some(at(60)), "not by 40");
+        outbox.expect();
+        assert_eq!(outbox.put_by(&mut vec![9], at(41), at(42), 1), None, "it comes by itself");
+        assert_eq!(rings.count(), 2);
+        assert_eq!(taken(), [8, 9]);
+        outbox.put_all(&mut vec![10]);
+        assert_eq!((rings.count(), taken()), (3, vec![10]));
     }
 }

@@ -5,6 +5,7 @@ mod calls;
 mod connections;
 pub mod core;
 mod dispatch;
+mod hold;
 pub mod inbox;
 mod names;
 mod patience;

@@ -73,6 +73,8 @@ pub struct Thread {
     /// Empty between turns; kept for its capacity.
     messages: Vec<Message>,
     patience: Patience,
+    /// The host has not been woken for some replies yet, and is to be then.
+    ring_by: Option<Time>,
 }
 
 impl Thread {
@@ -94,6 +96,7 @@ impl Thread {
             messages: Vec::new(),
             dirty: Vec::new(),
             patience: Patience::new(),
+            ring_by: None,
         }
     }
 
@@ -142,7 +145,8 @@ impl Thread {
         for message in self.messages.drain(..) {
             self.core.handle_message(message, now);
         }
-        self.hand_over();
+        // Whatever is still held back, too.
+        self.hand_over(Time::NEVER);
     }
 
     /// False: stopped.
@@ -173,7 +177,7 @@ impl Thread {
         self.core.finish_turn(now);
         self.act(now);
         self.write(now);
-        self.hand_over();
+        self.hand_over(now);
         if self.core.is_stopped() {
             return Ok(false);
         }
@@ -184,7 +188,8 @@ impl Thread {
     /// Until a socket is ready, a message is there or a timer has run out.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let began = sys::now();
-        let until = if self.unread.is_empty() { self.core.next_timeout() } else { Some(Time::ZERO) };
+        let timer = if self.unread.is_empty() { self.core.next_timeout() } else { Some(Time::ZERO) };
+        let until = timer.into_iter().chain(self.ring_by).min();
         let limit = self.core.busy_poll();
         let look_until = began.after(self.patience.span(limit));
         let mut now = began;
@@ -410,8 +415,13 @@ impl Thread {
         }
     }
 
-    fn hand_over(&mut self) {
-        self.outlets.host.put_all(self.core.replies(Client::Host));
+    fn hand_over(&mut self, now: Time) {
+        let ring_by = self.core.take_ring_by();
+        let enough = self.core.enough_replies();
+        let replies = self.core.replies(Client::Host);
+        if !replies.is_empty() || self.ring_by.is_some() {
+            self.ring_by = self.outlets.host.put_by(replies, ring_by, now, enough);
+        }
         self.outlets.control.put_all(self.core.replies(Client::Control));
         self.outlets.reports.put_all(self.core.reports());
     }

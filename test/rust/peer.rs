@@ -389,6 +389,32 @@ fn calls_that_cross_with_the_stop_are_answered() {
     }
 }
 
+/// Of a hundred calls that wait for long one is answered, and nothing happens after that.
+#[test]
+fn one_answer_among_many_slow_ones_arrives() {
+    let one_of_all = || -> Script {
+        let mut asked = Vec::new();
+        Box::new(move |requests| {
+            asked.extend(requests.iter().map(echo));
+            if asked.len() < 100 {
+                return Some(Vec::new());
+            }
+            // Long enough for the router to hold back what is told of it.
+            std::thread::sleep(Duration::from_millis(40));
+            Some(asked.drain(..).next().expect("a hundred"))
+        })
+    };
+    let storage = Storage::tcp(Arc::new(move || Some(one_of_all())));
+    let mut host = Host::new(&[&storage], 1);
+    for call in 0..100 {
+        host.post(call + 1, b"", PATIENCE);
+    }
+    host.own_ids(1);
+    // Those that wait at the end are answered too.
+    host.router.stop();
+    assert_eq!(host.replies(99).iter().filter(|(_, reply)| reply.outcome == Outcome::Failed).count(), 99);
+}
+
 #[test]
 fn a_unix_socket() {
     let storage = Storage::unix(echoing());

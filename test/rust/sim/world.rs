@@ -313,6 +313,8 @@ pub struct World {
     /// Callers leave what is pushed unread.
     pub keeps_pushes: bool,
     pub kept: Vec<Reply>,
+    /// When the host was to be woken for the newest replies.
+    pub ring_by: Time,
 }
 
 const CLOSED: &str = "Peer closed";
@@ -387,6 +389,7 @@ impl World {
             connects: HashMap::new(),
             keeps_pushes: false,
             kept: Vec::new(),
+            ring_by: Time::NEVER,
         }
     }
 
@@ -1037,6 +1040,7 @@ impl World {
     fn hand_over(&mut self) {
         let now = self.now;
         let replies = std::mem::take(self.core.replies(Client::Host));
+        self.check_ring(&replies);
         for reply in replies {
             self.take_reply(&reply);
             if self.keeps_pushes && reply.outcome == Outcome::Push {
@@ -1055,6 +1059,23 @@ impl World {
         }
         while let Some(request) = self.control.poll_request() {
             self.inbox.push_back(Message::Call(request));
+        }
+    }
+
+    /// When the host is to be woken for these.
+    fn check_ring(&mut self, replies: &[Reply]) {
+        let ring_by = self.core.take_ring_by();
+        assert_eq!(ring_by == Time::NEVER, replies.is_empty());
+        self.ring_by = if replies.is_empty() { self.ring_by } else { ring_by };
+        for reply in replies {
+            let Some(number) = self.tokens.get(reply.token) else { continue };
+            let call = &self.calls[*number];
+            let held = ring_by.since(self.now);
+            if reply.outcome != Outcome::Values {
+                assert_eq!(ring_by, Time::ZERO, "only success is held back");
+            }
+            assert!(held <= self.now.since(call.posted) / 16, "{held:?} more for call {}", call.id);
+            assert!(ring_by <= call.answer_by.max(self.now), "call {} is told of too late", call.id);
         }
     }
 

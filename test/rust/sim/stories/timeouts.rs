@@ -149,3 +149,23 @@ fn one_that_takes_requests_and_answers_none_is_left_however_many_come() {
     assert!(world.connects[&0] >= 2);
     world.settle();
 }
+
+#[test]
+fn a_call_that_took_long_is_told_of_a_little_later() {
+    let mut world = World::ready(Setup { shards: vec![1], ..Setup::default() });
+    let mut held = |micros: u64, timeout: u64| {
+        let call = world.post(Ask::rw(1).func("slow").arg(Value::Uint(micros)).timeout(ms(timeout)));
+        let answer = world.answer(call);
+        answer.values();
+        let took = answer.at.since(world.calls[call].posted);
+        (took, world.ring_by.since(answer.at))
+    };
+    // 200 us of each are the way.
+    assert_eq!(held(0, 1000), (Duration::from_micros(200), Duration::ZERO));
+    assert_eq!(held(15_799, 1000).1, Duration::ZERO, "less than a poller can wait");
+    assert_eq!(held(15_800, 1000), (ms(16), ms(1)));
+    assert_eq!(held(31_800, 1000), (ms(32), ms(2)));
+    assert_eq!(held(500_000, 1000).1, ms(4));
+    assert_eq!(held(89_800, 91), (ms(90), ms(1)), "not after its deadline");
+    world.settle();
+}
