@@ -109,7 +109,7 @@ struct Bench<'a> {
     options: &'a Options,
     host: &'a Host,
     cluster: Cluster,
-    vshard: Option<String>,
+    has_vshard: bool,
     missing: BTreeMap<String, String>,
     results: serde_json::Map<String, serde_json::Value>,
     targets: Vec<Target>,
@@ -283,6 +283,7 @@ impl<'a> Bench<'a> {
         let cluster = Cluster::start(&env, options.keep)?;
         let storage = cluster.storages()[0].client()?.ask("bench_info")?;
         let storage = storage.field("storage").and_then(Val::str).unwrap_or("?").to_owned();
+        let has_vshard = storage.starts_with("vshard");
         println!("\nTarantool {}, storages: {storage}", host.label());
         let mut results = serde_json::Map::new();
         results.insert("tarantool".into(), host.label().into());
@@ -293,7 +294,7 @@ impl<'a> Bench<'a> {
             json!({"rounds": options.rounds, "seconds": options.seconds, "connections": options.conns,
                    "depth": options.depth, "io_threads": options.io_threads, "buckets": options.buckets}),
         );
-        Ok(Bench { options, host, cluster, vshard: None, missing, results, targets: Vec::new(), _libs: libs })
+        Ok(Bench { options, host, cluster, has_vshard, missing, results, targets: Vec::new(), _libs: libs })
     }
 
     fn run(mut self) -> Result<(), String> {
@@ -348,9 +349,6 @@ impl<'a> Bench<'a> {
 
     /// Runs a section on two simulated storages.
     fn simulated(&mut self, section: fn(&mut Self) -> Result<(), String>) -> Result<(), String> {
-        if self.missing.contains_key("rawshard") {
-            return Ok(());
-        }
         let simulated = Cluster::simulated(&self.cluster.env.clone(), 2, self.options.keep)?;
         let was = std::mem::replace(&mut self.cluster, simulated);
         let done = section(self);
@@ -551,6 +549,9 @@ impl<'a> Bench<'a> {
 
     /// What it costs to find the bucket by a sharding key in the arguments, beside the same call with the bucket id in it.
     fn keys(&mut self) -> Result<(), String> {
+        if self.missing.contains_key("rawshard") {
+            return Ok(());
+        }
         println!(
             "\nWhat a sharding key costs, on simulated storages: found in the arguments and hashed, beside the bucket id given"
         );
@@ -805,9 +806,6 @@ impl<'a> Bench<'a> {
             }
             if let Some(process) = &mut process {
                 let info = process.wait_ready()?;
-                if let Some(Val::Str(version)) = info.field("vshard") {
-                    self.vshard = Some(String::from_utf8_lossy(version).into_owned());
-                }
                 let why =
                     info.field("missing").and_then(|m| m.field(kind.name).or_else(|| m.field(kind.setup)));
                 if let Some(why) = why.and_then(Val::str) {
@@ -897,6 +895,7 @@ impl Subject {
             per_second: stats.per_second(),
             tx_us: diff("tx") * 1e6 / n,
             process_us: diff("process") * 1e6 / n,
+            tx_busy: diff("tx") / stats.elapsed.as_secs_f64(),
             peak_mb: get(&after, "peak_kb") / 1024.0,
             rss_growth_mb: diff("rss_kb") / 1024.0,
             lua_growth_mb: diff("lua_kb") / 1024.0,

@@ -43,24 +43,17 @@ impl Client {
         let header = mp::read(&mut rest).ok_or("broken header")?;
         let body =
             if rest.is_empty() { Val::Map(Vec::new()) } else { mp::read_all(rest).ok_or("broken body")? };
-        let kind = at(&header, 0).and_then(Val::f64).unwrap_or(-1.0);
+        let kind = header.at(0).and_then(Val::f64).unwrap_or(-1.0);
         if kind != 0.0 {
-            let message = at(&body, 0x31).and_then(Val::str).unwrap_or("unknown error");
+            let message = body.at(0x31).and_then(Val::str).unwrap_or("unknown error");
             return Err(format!("{func}: {message}"));
         }
-        Ok(at(&body, 0x30).map(|v| v.items().to_vec()).unwrap_or_default())
+        Ok(body.at(0x30).map(|v| v.items().to_vec()).unwrap_or_default())
     }
 
     /// Calls a function without arguments that returns one map.
     pub fn ask(&mut self, func: &str) -> Result<Val, String> {
         let mut values = self.call(func, |b| mp::array(b, 0))?;
         if values.is_empty() { Err(format!("{func} returned nothing")) } else { Ok(values.swap_remove(0)) }
-    }
-}
-
-fn at(map: &Val, key: i128) -> Option<&Val> {
-    match map {
-        Val::Map(pairs) => pairs.iter().find(|(k, _)| *k == Val::Int(key)).map(|(_, v)| v),
-        _ => None,
     }
 }

@@ -101,8 +101,11 @@ pub const PROXY: [&str; 21] = [
     "lua-noop",
 ];
 
-/// What is compared where storages cost nothing: rawshard and what it stands on.
-pub const SATURATED: [&str; 11] = [
+/// What is compared where storages cost nothing: vshard, rawshard and what it stands on.
+pub const SATURATED: [&str; 14] = [
+    "vshard",
+    "vshard-raw",
+    "forwarder",
     "rawshard-c",
     "rawshard-c-parked",
     "rawshard-lua",

@@ -69,6 +69,14 @@ impl Val {
         }
     }
 
+    /// The value at a key of IPROTO.
+    pub fn at(&self, key: i128) -> Option<&Val> {
+        match self {
+            Val::Map(pairs) => pairs.iter().find(|(k, _)| *k == Val::Int(key)).map(|(_, v)| v),
+            _ => None,
+        }
+    }
+
     pub fn items(&self) -> &[Val] {
         match self {
             Val::Array(items) => items,
@@ -198,6 +206,34 @@ fn be(buf: &mut &[u8], len: usize) -> Option<u64> {
     Some(take(buf, len)?.iter().fold(0, |v, b| v << 8 | u64::from(*b)))
 }
 
+/// Passes over one value.
+pub fn skip(buf: &mut &[u8]) -> Option<()> {
+    let mut left = 1u64;
+    while left > 0 {
+        left -= 1;
+        let tag = take(buf, 1)?[0];
+        let (values, bytes) = match tag {
+            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => (0, 0),
+            0x80..=0x8f => (2 * u64::from(tag & 0x0f), 0),
+            0x90..=0x9f => (u64::from(tag & 0x0f), 0),
+            0xa0..=0xbf => (0, u64::from(tag & 0x1f)),
+            0xc1 => return None,
+            0xc4..=0xc6 => (0, be(buf, 1 << (tag - 0xc4))?),
+            0xc7..=0xc9 => (0, be(buf, 1 << (tag - 0xc7))? + 1),
+            0xca | 0xcb => (0, 4 << (tag - 0xca)),
+            0xcc..=0xcf => (0, 1 << (tag - 0xcc)),
+            0xd0..=0xd3 => (0, 1 << (tag - 0xd0)),
+            0xd4..=0xd8 => (0, (1 << (tag - 0xd4)) + 1),
+            0xd9..=0xdb => (0, be(buf, 1 << (tag - 0xd9))?),
+            0xdc | 0xdd => (be(buf, 2 << (tag - 0xdc))?, 0),
+            0xde | 0xdf => (2 * be(buf, 2 << (tag - 0xde))?, 0),
+        };
+        left += values;
+        take(buf, bytes as usize)?;
+    }
+    Some(())
+}
+
 /// An unsigned integer of any width: the values of IPROTO headers.
 #[inline]
 pub fn read_uint(buf: &mut &[u8]) -> Option<u64> {
@@ -219,6 +255,37 @@ mod tests {
         assert_eq!(read_all(&ab), read_all(&ba));
         let other = [0x82, 0xa1, b'b', 2, 0xa1, b'a', 2];
         assert_ne!(read_all(&ab), read_all(&other));
+    }
+
+    #[test]
+    fn what_is_read_can_be_skipped() {
+        let all: [&[u8]; 16] = [
+            &[0x7f],
+            &[0xe0],
+            &[0xc0],
+            &[0xc2],
+            &[0x81, 1, 2],
+            &[0x92, 0x91, 1, 2],
+            &[0xa2, b'a', b'b'],
+            &[0xc4, 1, 9],
+            &[0xc7, 2, 5, 8, 9],
+            &[0xca, 0, 0, 0, 0],
+            &[0xcb, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[0xcd, 1, 2],
+            &[0xd3, 0, 0, 0, 0, 0, 0, 0, 1],
+            &[0xd5, 4, 1, 2],
+            &[0xda, 0, 1, b'a'],
+            &[0xdf, 0, 0, 0, 1, 1, 0x90],
+        ];
+        for value in all {
+            for end in 0..value.len() {
+                assert_eq!(skip(&mut &value[..end]), None, "{value:x?}");
+            }
+            let longer = [value, &[0x33]].concat();
+            let (mut read_to, mut skipped_to) = (&longer[..], &longer[..]);
+            assert!(read(&mut read_to).is_some() && skip(&mut skipped_to).is_some());
+            assert_eq!((read_to, skipped_to), (&[0x33][..], &[0x33][..]), "{value:x?}");
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Simulated storages: as many as wanted in one thread, each on a port of its own. They greet, let everybody in, name their
-//! buckets, echo, and select what the storages have in their spaces: what a router sees of a storage, without its cost.
+//! buckets, echo, and select what the storages have in their spaces: what a router sees of a storage, without its cost. To
+//! net.box, and so to vshard's own router, they are a Tarantool 3.2 whose spaces nobody may see.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener as StdListener};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,12 +13,26 @@ use std::time::Duration;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
-use crate::{mp, workload};
+use crate::mp::{self, Val};
+use crate::workload;
 
+const TYPE_SELECT: u64 = 1;
 const TYPE_AUTH: u64 = 7;
 const TYPE_CALL: u64 = 10;
 const TYPE_PING: u64 = 64;
+const TYPE_ID: u64 = 73;
+const TYPE_WATCH: u64 = 74;
+const TYPE_UNWATCH: u64 = 75;
 const NO_SUCH_PROC: u64 = 33;
+const UNKNOWN_REQUEST_TYPE: u64 = 48;
+
+/// What a storage of the benches on Tarantool 3.2 says: bench/storage.lua has tuples as plain arrays.
+const PROTOCOL_VERSION: u64 = 7;
+const FEATURES: [u64; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// Never changes, so that net.box fetches the schema once.
+const SCHEMA_VERSION: u32 = 80;
+/// Rows in one answer of the discovery, as in vshard.
+const PAGE: u32 = 1000;
 
 pub struct Peers {
     pub ports: Vec<u16>,
@@ -77,6 +93,12 @@ struct Identity {
 struct Selects {
     t5: Vec<u8>,
     t6: Vec<u8>,
+}
+
+impl Identity {
+    fn rows(&self, from: u32) -> RangeInclusive<u32> {
+        from..=self.last
+    }
 }
 
 struct Server {
@@ -190,21 +212,42 @@ fn answer(mut packet: &[u8], identity: &Identity, out: &mut Vec<u8>) -> Option<(
         }
     }
     match kind {
-        TYPE_AUTH | TYPE_PING => frame(out, 0, sync, |out| mp::map(out, 0)),
         TYPE_CALL => return call(rest, sync, identity, out),
-        _ => frame(out, 0x8000 | NO_SUCH_PROC, sync, |out| error(out, "not simulated")),
+        TYPE_AUTH | TYPE_PING => frame(out, 0, sync, |out| mp::map(out, 0)),
+        // The schema: net.box asks for it, and calls of functions need none of it.
+        TYPE_SELECT => frame(out, 0, sync, |out| data(out, 0)),
+        TYPE_ID => frame(out, 0, sync, |out| {
+            mp::map(out, 3);
+            mp::uint(out, 0x54);
+            mp::uint(out, PROTOCOL_VERSION);
+            mp::uint(out, 0x55);
+            mp::array(out, FEATURES.len() as u32);
+            FEATURES.iter().for_each(|feature| mp::uint(out, *feature));
+            mp::uint(out, 0x5b);
+            mp::string(out, "chap-sha1");
+        }),
+        // Nothing ever happens that could be watched.
+        TYPE_WATCH | TYPE_UNWATCH => {}
+        _ => frame(out, 0x8000 | UNKNOWN_REQUEST_TYPE, sync, |out| error(out, "not simulated")),
     }
     Some(())
 }
 
-/// `{FUNCTION_NAME: …, TUPLE: …}`, in this order.
+/// `{FUNCTION_NAME: …, TUPLE: …}`, in this order; net.box of Tarantool 3 puts formats of tuples behind.
 fn call(rest: &mut &[u8], sync: u64, identity: &Identity, out: &mut Vec<u8>) -> Option<()> {
-    if small(rest, 0x80)? != 2 || mp::read_uint(rest)? != 0x22 {
+    let pairs = small(rest, 0x80)?;
+    if !(2..=3).contains(&pairs) || mp::read_uint(rest)? != 0x22 {
         return None;
     }
     let func = mp::read(rest)?;
     if mp::read_uint(rest)? != 0x21 {
         return None;
+    }
+    // Nothing behind the arguments: no need to look where they end.
+    if pairs == 3 {
+        let mut behind = *rest;
+        mp::skip(&mut behind)?;
+        *rest = &rest[..rest.len() - behind.len()];
     }
     match func.str()? {
         // [bucket, mode, function, arguments]: the arguments are the values of all functions but the selects.
@@ -228,16 +271,70 @@ fn call(rest: &mut &[u8], sync: u64, identity: &Identity, out: &mut Vec<u8>) -> 
                 out.extend_from_slice(values);
             });
         }
-        "vshard.storage.buckets_discovery" => frame(out, 0, sync, |out| {
+        "vshard.storage.buckets_discovery" => {
+            let args = mp::read(rest)?;
+            let from = args.items().first().and_then(|opts| opts.field("from")?.f64());
+            frame(out, 0, sync, |out| discovery(identity, from, out));
+        }
+        "vshard.storage.buckets_count" => frame(out, 0, sync, |out| {
             data(out, 1);
-            mp::map(out, 1);
-            mp::string(out, "buckets");
-            mp::array(out, (identity.last + 1).saturating_sub(identity.first));
-            (identity.first..=identity.last).for_each(|bucket| mp::uint(out, bucket.into()));
+            mp::uint(out, identity.rows(identity.first).count() as u64);
         }),
+        "vshard.storage._call" => {
+            let args = mp::read(rest)?;
+            match args.items() {
+                [service, opts @ ..] if service.str() == Some("info") => {
+                    let with_health = opts.first().and_then(|opts| opts.field("with_health"));
+                    frame(out, 0, sync, |out| info(with_health == Some(&Val::Bool(true)), out));
+                }
+                _ => frame(out, 0x8000 | NO_SUCH_PROC, sync, |out| error(out, "not simulated")),
+            }
+        }
         _ => frame(out, 0x8000 | NO_SUCH_PROC, sync, |out| error(out, "not simulated")),
     }
     Some(())
+}
+
+/// A page of buckets, and where the next one starts; without `from` the list of all.
+fn discovery(identity: &Identity, from: Option<f64>, out: &mut Vec<u8>) {
+    data(out, 1);
+    let Some(from) = from else {
+        return buckets(identity.rows(identity.first), out);
+    };
+    let rows = identity.rows((from as u32).max(identity.first));
+    let next = (rows.clone().count() >= PAGE as usize).then(|| rows.start() + PAGE);
+    mp::map(out, 1 + u32::from(next.is_some()));
+    mp::string(out, "buckets");
+    buckets(*rows.start()..=next.map_or(*rows.end(), |next| next - 1), out);
+    if let Some(next) = next {
+        mp::string(out, "next_from");
+        mp::uint(out, next.into());
+    }
+}
+
+fn buckets(rows: RangeInclusive<u32>, out: &mut Vec<u8>) {
+    mp::array(out, rows.clone().count() as u32);
+    rows.for_each(|bucket| mp::uint(out, bucket.into()));
+}
+
+/// Of a master, which is never behind itself.
+fn info(with_health: bool, out: &mut Vec<u8>) {
+    data(out, 1);
+    mp::map(out, 1 + u32::from(with_health));
+    mp::string(out, "is_master");
+    mp::boolean(out, true);
+    if with_health {
+        mp::string(out, "health");
+        mp::map(out, 1);
+        mp::string(out, "master_upstream");
+        mp::map(out, 3);
+        mp::string(out, "status");
+        mp::string(out, "follow");
+        mp::string(out, "idle");
+        mp::uint(out, 0);
+        mp::string(out, "lag");
+        mp::uint(out, 0);
+    }
 }
 
 /// The length in a short array's or map's header.
@@ -249,10 +346,12 @@ fn small(rest: &mut &[u8], tag: u8) -> Option<u32> {
 
 fn frame(out: &mut Vec<u8>, kind: u64, sync: u64, body: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
-    out.extend_from_slice(&[0xce, 0, 0, 0, 0, 0x82, 0x00, 0xce]);
+    out.extend_from_slice(&[0xce, 0, 0, 0, 0, 0x83, 0x00, 0xce]);
     out.extend_from_slice(&(kind as u32).to_be_bytes());
     out.extend_from_slice(&[0x01, 0xcf]);
     out.extend_from_slice(&sync.to_be_bytes());
+    out.extend_from_slice(&[0x05, 0xce]);
+    out.extend_from_slice(&SCHEMA_VERSION.to_be_bytes());
     body(out);
     let len = (out.len() - at - 5) as u32;
     out[at + 1..at + 5].copy_from_slice(&len.to_be_bytes());
@@ -274,4 +373,131 @@ fn greeting(uuid: &str) -> Vec<u8> {
     let first = format!("Tarantool 3.2.1 (Binary) {uuid}");
     let second = "QUFBQUFBQUFBQUFBQUFBQUFBQUFCQkJCQkJCQkJCQkI=";
     format!("{first:<63}\n{second:<63}\n").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        let selects = Arc::new(Selects { t5: vec![0x91, 5], t6: vec![0x91, 6] });
+        Identity { greeting: Vec::new(), first: 1501, last: 3000, selects }
+    }
+
+    /// As net.box writes it: the sync first. Gives the header and the body.
+    fn ask(kind: u8, body: &[u8]) -> (Val, Val) {
+        let packet = [&[0x82, 0x01, 0x2a, 0x00, kind], body].concat();
+        let mut out = Vec::new();
+        answer(&packet, &identity(), &mut out).unwrap();
+        assert_eq!(out[0], 0xce);
+        assert_eq!(u32::from_be_bytes(out[1..5].try_into().unwrap()) as usize, out.len() - 5);
+        let mut rest = &out[5..];
+        let header = mp::read(&mut rest).unwrap();
+        assert_eq!(header.at(0x01), Some(&Val::Int(0x2a)));
+        // net.box before 2.10 compares it without looking whether it is there.
+        assert_eq!(header.at(0x05), Some(&Val::Int(80)));
+        (header, mp::read_all(rest).unwrap())
+    }
+
+    /// The values of an answer to a call, with formats of tuples behind the arguments and without.
+    fn call(func: &str, args: impl Fn(&mut Vec<u8>)) -> Vec<Val> {
+        let values = [2, 3].map(|pairs| {
+            let mut body = Vec::new();
+            mp::map(&mut body, pairs);
+            mp::uint(&mut body, 0x22);
+            mp::string(&mut body, func);
+            mp::uint(&mut body, 0x21);
+            args(&mut body);
+            if pairs == 3 {
+                body.extend_from_slice(&[0x60, 0x80]);
+            }
+            let (header, body) = ask(TYPE_CALL as u8, &body);
+            assert_eq!(header.at(0), Some(&Val::Int(0)), "{func}: {}", body.json());
+            body.at(0x30).unwrap().items().to_vec()
+        });
+        assert_eq!(values[0], values[1]);
+        values[0].clone()
+    }
+
+    #[test]
+    fn net_box_can_connect() {
+        let (header, body) = ask(TYPE_ID as u8, &[0x82, 0x54, 4, 0x55, 0x92, 0, 1]);
+        assert_eq!(header.at(0), Some(&Val::Int(0)));
+        assert_eq!(body.at(0x54), Some(&Val::Int(7)));
+        assert_eq!(body.at(0x5b).and_then(Val::str), Some("chap-sha1"));
+        // _vspace
+        let (header, body) = ask(TYPE_SELECT as u8, &[0x82, 0x10, 0xcd, 1, 25, 0x20, 0x90]);
+        assert_eq!(header.at(0), Some(&Val::Int(0)));
+        assert_eq!(body.at(0x30), Some(&Val::Array(Vec::new())));
+        // An event at each WATCH would be confirmed by another one, without end.
+        let mut out = Vec::new();
+        answer(&[0x81, 0x00, TYPE_WATCH as u8, 0x81, 0x57, 0xa1, b'k'], &identity(), &mut out).unwrap();
+        assert!(out.is_empty());
+        let (header, _) = ask(77, &[0x80]);
+        assert_eq!(header.at(0), Some(&Val::Int(0x8000 | 48)));
+    }
+
+    #[test]
+    fn storage_call_returns_what_the_function_would() {
+        let told = |func: &'static str| {
+            call("vshard.storage.call", move |b| {
+                mp::array(b, 4);
+                mp::uint(b, 1501);
+                mp::string(b, "read");
+                mp::string(b, func);
+                mp::array(b, 2);
+                mp::uint(b, 7);
+                mp::string(b, "x");
+            })
+        };
+        assert_eq!(told("bench_echo"), [Val::Bool(true), Val::Int(7), Val::Str(b"x".to_vec())]);
+        assert_eq!(told(workload::SELECT_T5), [Val::Bool(true), Val::Array(vec![Val::Int(5)])]);
+        assert_eq!(told(workload::SELECT_T6), [Val::Bool(true), Val::Array(vec![Val::Int(6)])]);
+    }
+
+    #[test]
+    fn discovery_is_paged() {
+        let page = |from: u64| {
+            let mut values = call("vshard.storage.buckets_discovery", move |b| {
+                mp::array(b, 1);
+                mp::map(b, 1);
+                mp::string(b, "from");
+                mp::uint(b, from);
+            });
+            let page = values.pop().unwrap();
+            let ids: Vec<f64> = page.field("buckets").unwrap().items().iter().filter_map(Val::f64).collect();
+            (ids.len(), ids.first().copied(), ids.last().copied(), page.field("next_from").and_then(Val::f64))
+        };
+        assert_eq!(page(1), (1000, Some(1501.0), Some(2500.0), Some(2501.0)));
+        assert_eq!(page(2501), (500, Some(2501.0), Some(3000.0), None));
+        // A full page says that there may be more, and then there is nothing.
+        assert_eq!(page(2001), (1000, Some(2001.0), Some(3000.0), Some(3001.0)));
+        assert_eq!(page(3001), (0, None, None, None));
+        let all = call("vshard.storage.buckets_discovery", |b| mp::array(b, 0));
+        assert_eq!(all[0].items().len(), 1500);
+        assert_eq!(call("vshard.storage.buckets_count", |b| mp::array(b, 0)), [Val::Int(1500)]);
+    }
+
+    #[test]
+    fn info_has_health_if_asked_for() {
+        let plain = call("vshard.storage._call", |b| {
+            mp::array(b, 1);
+            mp::string(b, "info");
+        });
+        assert_eq!(plain[0].field("is_master"), Some(&Val::Bool(true)));
+        assert_eq!(plain[0].field("health"), None);
+        let with_health = call("vshard.storage._call", |b| {
+            mp::array(b, 2);
+            mp::string(b, "info");
+            mp::map(b, 2);
+            mp::string(b, "timeout");
+            mp::uint(b, 5);
+            mp::string(b, "with_health");
+            mp::boolean(b, true);
+        });
+        let upstream =
+            with_health[0].field("health").and_then(|health| health.field("master_upstream")).unwrap();
+        assert_eq!(upstream.field("status").and_then(Val::str), Some("follow"));
+        assert_eq!(upstream.field("lag"), Some(&Val::Int(0)));
+    }
 }
