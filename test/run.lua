@@ -1,10 +1,11 @@
 -- The test runner: `tarantool test/run.lua [part of a file's name …]`, usually by `make test`.
 --
--- Runs test/unit/*_test.lua on every host, and test/integration/*_test.lua on every host × kind of storage; two files at a
--- time. A host is a Tarantool: $TARANTOOL (one or several, separated by spaces), or the one on PATH and
+-- Runs test/unit/*_test.lua on every host, and test/integration/*_test.lua on every host × kind of storage; several files at
+-- a time. A host is a Tarantool: $TARANTOOL (one or several, separated by spaces), or the one on PATH and
 -- /opt/tarantool*/bin/tarantool. Kinds of storage: `helper`, and `vshard` where vshard is found; $STORAGES (helper, vshard,
 -- both) narrows them.
--- $ROUTER is the router under test: rawshard (default) or vshard, the oracle. $JOBS: files at a time.
+-- $ROUTER is the router under test: rawshard (default) or vshard, the oracle. $JOBS: files at a time, two for each core if not
+-- given: most wait most of their time.
 
 local fiber = require('fiber')
 local fio = require('fio')
@@ -231,7 +232,7 @@ local function main()
     local started = fiber.clock()
     local next_job = 1
     local workers = {}
-    for _ = 1, tonumber(os.getenv('JOBS')) or 2 do
+    for _ = 1, tonumber(os.getenv('JOBS')) or 2 * (tonumber(lines_of('nproc')[1]) or 1) do
         local worker = fiber.new(function()
             while jobs[next_job] ~= nil do
                 local job = jobs[next_job]
