@@ -4,6 +4,7 @@
 //! medians over the rounds. CPU times are differences of the router process's own clocks around a run that starts and
 //! ends with nothing in flight.
 
+mod growth;
 mod proxy;
 mod sample;
 
@@ -14,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use self::sample::{Sample, engine_us, median_sample, samples_json};
+use self::sample::{Sample, engine_us, median_sample, paired, samples_json};
 use crate::args::Args;
 use crate::client::Client;
 use crate::cluster::{Cluster, Env, Process, TempDir, link};
@@ -22,7 +23,6 @@ use crate::generator::{Generator, PERCENTILES, Plan, Stats};
 use crate::hosts::{self, Host};
 use crate::kinds::{self, Kind};
 use crate::mp::{self, Val};
-use crate::plot::{self, Panel};
 use crate::sys;
 use crate::table::Table;
 use crate::workload::{self, Shape, Workload};
@@ -615,8 +615,9 @@ impl<'a> Bench<'a> {
                     over(engine_us),
                 ]);
             }
-            if let (Some(key), Some(given)) = (medians.get("rawshard-key"), medians.get("rawshard-c")) {
-                let ratio = key.tx_us / given.tx_us;
+            let samples = |name| subjects.iter().find(|s| s.kind.name == name).map(|s| &s.samples[..]);
+            if let (Some(key), Some(given)) = (samples("rawshard-key"), samples("rawshard-c")) {
+                let ratio = paired(key, given, |s| s.tx_us);
                 self.targets.push(Target {
                     what: format!("{name} TX, stored function, by key ÷ by bucket id"),
                     measured: format!("{ratio:.3}"),
@@ -629,151 +630,6 @@ impl<'a> Bench<'a> {
         table.print();
         self.results.insert("keys".into(), json_out.into());
         Ok(())
-    }
-
-    /// What a call costs as things grow: calls in flight, payload, engine threads, buckets, instances.
-    fn growth(&mut self) -> Result<(), String> {
-        if self.missing.contains_key("rawshard") {
-            return Ok(());
-        }
-        println!("\nWhat a call through the stored function costs as things grow");
-        let mut table = Table::new(&[
-            "",
-            "",
-            "req/s",
-            "TX µs",
-            "process µs",
-            "engine µs",
-            "peak MB",
-            "bytes a call, host's fiber too",
-            "at once",
-        ]);
-        let mut json_out = serde_json::Map::new();
-        let mut points: BTreeMap<(&str, u64), Sample> = BTreeMap::new();
-        let mut rss_at_rest = None;
-        let mut note =
-            |table: &mut Table, what: &'static str, n: u64, shown: String, s: Sample, per_call: String| {
-                table.row(&[
-                    what.into(),
-                    shown,
-                    format!("{:.0}", s.per_second),
-                    format!("{:.2}", s.tx_us),
-                    format!("{:.2}", s.process_us),
-                    engine_us(&s).map(|v| format!("{v:.2}")).unwrap_or_default(),
-                    format!("{:.1}", s.peak_mb),
-                    per_call,
-                    format!("{:.0}", s.batch),
-                ]);
-                json_out.insert(format!("{what} {n}"), s.json());
-                points.insert((what, n), s);
-            };
-
-        for (conns, depth) in [(1, 1), (100, 1), (100, 10), (200, 100)] {
-            let Some(s) = self.one("T1", conns, depth)? else { return Ok(()) };
-            let n = (conns * depth) as u64;
-            let rest = *rss_at_rest.get_or_insert(s.peak_mb);
-            let per_call = if n >= 1000 {
-                format!("{:.0}", (s.peak_mb - rest) * 1048576.0 / n as f64)
-            } else {
-                String::new()
-            };
-            note(&mut table, "in flight", n, n.to_string(), s, per_call);
-        }
-        for size in [1, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24] {
-            // As many bytes in flight for each, but one call at the least.
-            let conns = ((4usize << 20) / size).clamp(1, 100);
-            let Some(s) = self.one(&format!("size:{size}"), conns, 1)? else { return Ok(()) };
-            note(&mut table, "payload", size as u64, bytes(size), s, String::new());
-        }
-        for threads in [1, 2, 4] {
-            let was = std::mem::replace(&mut self.cluster.env.io_threads, threads);
-            let s = self.one("T1", self.options.conns, self.options.depth);
-            self.cluster.env.io_threads = was;
-            let Some(s) = s? else { return Ok(()) };
-            note(&mut table, "engine threads", threads.into(), threads.to_string(), s, String::new());
-        }
-        for buckets in [1_000u32, 30_000, 1_000_000] {
-            let env = Env { bucket_count: buckets, ..self.cluster.env.clone() };
-            let was = std::mem::replace(&mut self.cluster, Cluster::start(&env, self.options.keep)?);
-            let s = self.one("T1", self.options.conns, self.options.depth);
-            self.cluster = was;
-            let Some(s) = s? else { return Ok(()) };
-            note(&mut table, "buckets", buckets.into(), buckets.to_string(), s, String::new());
-        }
-        for instances in [2, 20, 200] {
-            let env = self.cluster.env.clone();
-            let simulated = Cluster::simulated(&env, instances, self.options.keep)?;
-            let was = std::mem::replace(&mut self.cluster, simulated);
-            let s = self.one("T1", self.options.conns, self.options.depth);
-            self.cluster = was;
-            let Some(s) = s? else { return Ok(()) };
-            note(&mut table, "instances", instances as u64, instances.to_string(), s, String::new());
-        }
-        table.print();
-        self.results.insert("growth".into(), json_out.into());
-        self.picture(&points)?;
-        let grown = [("in flight", 1_000, 20_000), ("buckets", 1_000, 1_000_000), ("instances", 2, 200)];
-        for (what, from, to) in grown {
-            if let (Some(a), Some(b)) = (points.get(&(what, from)), points.get(&(what, to))) {
-                let ratio = b.process_us / a.process_us;
-                self.targets.push(Target {
-                    what: format!("process, {to} {what} ÷ {from}"),
-                    measured: format!("{ratio:.2}"),
-                    wanted: "≤ 1.2".into(),
-                    met: ratio <= 1.2,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// The growth as a picture beside the table.
-    fn picture(&self, points: &BTreeMap<(&str, u64), Sample>) -> Result<(), String> {
-        let titles = [
-            ("in flight", "calls in flight"),
-            ("payload", "bytes of payload (log)"),
-            ("engine threads", "engine threads"),
-            ("buckets", "buckets"),
-            ("instances", "instances (simulated)"),
-        ];
-        let panels: Vec<Panel> = titles
-            .iter()
-            .map(|(key, title)| {
-                let line = |cost: &dyn Fn(&Sample) -> Option<f64>| {
-                    let of_this = points.iter().filter(|((what, _), _)| what == key);
-                    of_this.filter_map(|((_, n), s)| Some((*n as f64, cost(s)?))).collect::<Vec<_>>()
-                };
-                Panel {
-                    title: format!("µs per call over {title}"),
-                    log_cost: *key == "payload",
-                    lines: vec![
-                        ("process", line(&|s| Some(s.process_us))),
-                        ("TX", line(&|s| Some(s.tx_us))),
-                        ("engine", line(&engine_us)),
-                    ],
-                }
-            })
-            .collect();
-        let title = format!("CPU time of a call through rawshard.callraw, Tarantool {}", self.host.label());
-        let path = self.options.out.join(format!("growth-tarantool-{}.svg", self.host.label()));
-        fs::create_dir_all(&self.options.out).map_err(|e| e.to_string())?;
-        fs::write(&path, plot::svg(&title, &panels)).map_err(|e| format!("{}: {e}", path.display()))?;
-        println!(
-            "\nThe same as a picture: {}",
-            path.strip_prefix(&self.options.root).unwrap_or(&path).display()
-        );
-        Ok(())
-    }
-
-    /// The stored function alone. None: stopped.
-    fn one(&mut self, workload: &str, conns: usize, depth: usize) -> Result<Option<Sample>, String> {
-        let workload = Workload::by_name(workload)?;
-        let mut subjects = self.subjects(&["rawshard-c"], &workload, conns, depth)?;
-        if subjects.is_empty() {
-            return Err(self.missing.get("rawshard-c").cloned().unwrap_or("no rawshard".into()));
-        }
-        self.rounds(&mut subjects)?;
-        Ok((!sys::stopped()).then(|| median_sample(&subjects[0].samples)))
     }
 
     /// Starts a router for each kind (all at once: they start slower than they run) and connects the load to them.

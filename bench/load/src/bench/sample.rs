@@ -46,14 +46,21 @@ impl Sample {
     }
 }
 
+fn median_of(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    if n == 0 { f64::NAN } else { (values[(n - 1) / 2] + values[n / 2]) / 2.0 }
+}
+
+/// How many times as much `it` costs as `than` in the same round, the median of all rounds: what the machine does meanwhile changes
+/// both.
+pub fn paired(it: &[Sample], than: &[Sample], cost: fn(&Sample) -> f64) -> f64 {
+    median_of(it.iter().zip(than).map(|(it, than)| cost(it) / cost(than)).collect())
+}
+
 /// Each figure's own median.
 pub fn median_sample(samples: &[Sample]) -> Sample {
-    let median = |get: &dyn Fn(&Sample) -> f64| {
-        let mut values: Vec<f64> = samples.iter().map(get).collect();
-        values.sort_by(f64::total_cmp);
-        let n = values.len();
-        if n == 0 { f64::NAN } else { (values[(n - 1) / 2] + values[n / 2]) / 2.0 }
-    };
+    let median = |get: &dyn Fn(&Sample) -> f64| median_of(samples.iter().map(get).collect());
     let names: Vec<String> = samples.iter().flat_map(|s| s.threads.keys().cloned()).collect();
     Sample {
         per_second: median(&|s| s.per_second),
@@ -92,4 +99,20 @@ pub fn engine_us(s: &Sample) -> Option<f64> {
     let mine = s.threads.iter().filter(|(name, _)| name.starts_with("rawshard"));
     let (n, sum) = mine.fold((0, 0.0), |(n, sum), (_, us)| (n + 1, sum + us));
     (n > 0).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_compared_round_by_round() {
+        let of = |costs: &[f64]| -> Vec<Sample> {
+            costs.iter().map(|tx_us| Sample { tx_us: *tx_us, ..Sample::default() }).collect()
+        };
+        // Each round has its own pace; the two medians would say 30.
+        assert_eq!(paired(&of(&[3.0, 30.0, 200.0]), &of(&[1.0, 10.0, 1.0]), |s| s.tx_us), 3.0);
+        assert_eq!(paired(&of(&[2.0, 60.0, 8.0, 9.0]), &of(&[2.0, 30.0, 2.0, 9.0]), |s| s.tx_us), 1.5);
+        assert!(paired(&[], &[], |s| s.tx_us).is_nan());
+    }
 }
