@@ -22,10 +22,17 @@ local WAIT_USAGE = 'Usage: future:wait_result([timeout: number])'
 
 local seq_mt = {__serialize = 'seq'}
 
+-- Copies a table of one slot; `{value}` would make room for two.
+local function table_of(value)
+    local values = {false}
+    values[1] = value
+    return setmetatable(values, seq_mt)
+end
+
 -- Errors of the shapes ALL are the host's objects, as net.box has them, unless `keeps_maps`.
 local function unwrap(n, shape, value, keeps_maps)
     if n == SCALAR then
-        return setmetatable({value}, seq_mt)
+        return table_of(value)
     end
     if n >= 0 then
         if shape == FIRST then
@@ -36,7 +43,7 @@ local function unwrap(n, shape, value, keeps_maps)
             if value == nil and err ~= nil then
                 return nil, lerror.make(err)
             end
-            return setmetatable({value}, seq_mt)
+            return table_of(value)
         end
         if shape == ALL then
             return all_values(n)
