@@ -147,7 +147,7 @@ pub fn wait_future(token: Token, pushes: usize, timeout: Option<Duration>) -> Re
     let fiber = current()?;
     let end = timeout.map_or(Time::NEVER, |timeout| engine::sys::now().after(timeout));
     let mut sleeper = NOBODY;
-    let mut waited = false;
+    let (mut waited, mut looked) = (false, false);
     loop {
         let Some(answer_by) = RUNTIME.with(|runtime| runtime.waiters.pending(token, pushes)) else {
             if waited {
@@ -160,6 +160,13 @@ pub fn wait_future(token: Token, pushes: usize, timeout: Option<Duration>) -> Re
         // SAFETY: plain calls of the fiber API on TX; nothing is borrowed.
         unsafe {
             let cancelled = sys::fiber_is_cancelled();
+            if !cancelled && waited && end <= now && !looked {
+                // An engine may hold the answer back for a moment (`engine/hold.rs`): the completion fiber fetches it first.
+                looked = true;
+                RUNTIME.with(|runtime| runtime.completion.wake());
+                sys::fiber_sleep(0.0);
+                continue;
+            }
             // A wait of no time at all gives others their turn, once: whoever asks again and again must not stop them.
             if cancelled || (waited && end <= now) {
                 RUNTIME.with(|runtime| runtime.waiters.rise(token, sleeper));
