@@ -27,12 +27,12 @@ local encode = msgpack.encode
 -- The native half has checked the bytes, also what is inside of extensions: where `decode` looks there, it may crash itself.
 local decode = msgpack.decode_unchecked
 local is_object = msgpack.is_object or function() return false end
-local object_from_raw = msgpack.object_from_raw
 local make_error = lerror.make
 local release, result_fault = native.release, native.result_fault
+local native_raw_array, native_raw_value = native.raw_array, native.raw_value
 
 -- Encoded arguments and results beyond it give their memory back at once instead of keeping it for the next call.
-local BIG = 64 * 1024
+local BIG = native.big
 
 -- The host's decoder recurses by its input and dies of some thousand levels, and it trusts what is inside of an extension.
 -- So each result is looked at first; what is not fit for it is nil and an error.
@@ -186,18 +186,22 @@ local function all_values(n)
     return decoded(decode_all, n)
 end
 
+local function object_or_error(object, err)
+    if object == nil then
+        return nil, make_error(err)
+    end
+    return object
+end
+
 -- All values as one object. The host may look closer than we do and refuse it; the function was executed, so that is nil and
 -- an error too.
 local function raw_array()
-    local data = result.array
-    local size = result.data_end - data
-    return finish(size, pcall(object_from_raw, data, size))
+    return object_or_error(native_raw_array())
 end
 
 -- The only value as an object.
 local function raw_value()
-    local size = result.data_end - result.data
-    return finish(size, pcall(object_from_raw, result.data, size))
+    return object_or_error(native_raw_value())
 end
 
 -- Key IPROTO_DATA in a map of one.
@@ -218,7 +222,7 @@ local function into_buffer(buf, skip_header)
 end
 
 local function check_raw_supported()
-    if object_from_raw == nil then
+    if not native.has_msgpack_object then
         error('return_raw needs msgpack.object, which Tarantool has since 2.10', 0)
     end
 end

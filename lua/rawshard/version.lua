@@ -3,7 +3,7 @@
 -- The first number must be Cargo.toml's: native.lua compares them.
 local VERSION = '0.1.0'
 -- The border of lua/rawshard and rawshard.so; grows when a function of it changes its meaning.
-local ABI = 3
+local ABI = 4
 
 local host_text = rawget(_G, '_TARANTOOL')
 

@@ -82,7 +82,7 @@ pub fn read(
                 describe(cursor)
             )));
         }
-        let tuples = cursor.skip_many(1).map_err(not_well_formed)?;
+        let tuples = cursor.skip_many(1).map_err(not_well_formed)?.tuples;
         cursor.finish().map_err(not_well_formed)?;
         let mut written = None;
         if tuples {

@@ -52,7 +52,7 @@ pub fn with_or_without_tuples<T>(
 /// The first value in `bytes` with arrays in the place of tuples; None if it has none of these, or they are damaged.
 pub fn without_tuples(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut cursor = Cursor::new(bytes);
-    if !cursor.skip_many(1).ok()? {
+    if !cursor.skip_many(1).ok()?.tuples {
         return None;
     }
     let mut plain = Vec::new();

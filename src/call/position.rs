@@ -78,7 +78,7 @@ impl Position {
             Kind::Array => {
                 let all = cursor.rest();
                 let from = cursor.position();
-                let tuples = cursor.skip_many(1).map_err(broken)?;
+                let tuples = cursor.skip_many(1).map_err(broken)?.tuples;
                 Ok((&all[..cursor.position() - from], tuples))
             }
             _ => Err(self.fault("an array or nil".to_owned(), describe(*cursor))),

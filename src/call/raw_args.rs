@@ -170,9 +170,9 @@ pub fn append_args(args: &[u8], out: &mut Vec<u8>) -> mp::Result<()> {
     if cursor.peek()? != Kind::Array {
         return Err(Fault::Expected("an array"));
     }
-    let tuples = cursor.skip_many(1)?;
+    let met = cursor.skip_many(1)?;
     cursor.finish()?;
-    if tuples {
+    if met.tuples {
         return mp::copy_without_tuples(args, out);
     }
     out.extend_from_slice(args);

@@ -112,6 +112,8 @@ pub struct Reply {
     data: usize,
     end: usize,
     count: u32,
+    /// It is known that no extension is in the values.
+    is_plain: bool,
     /// Of a push: its part in what is unread. Boxed, since few replies have one.
     #[expect(dead_code, reason = "it is there to be dropped")]
     share: Option<Box<Share>>,
@@ -167,12 +169,32 @@ impl Reply {
         let len = array_header(count, &mut header);
         if data >= len {
             bytes[data - len..data].copy_from_slice(&header[..len]);
-            return Reply { token, outcome, bytes, array: data - len, data, end, count, share: None };
+            return Reply {
+                token,
+                outcome,
+                bytes,
+                array: data - len,
+                data,
+                end,
+                count,
+                is_plain: false,
+                share: None,
+            };
         }
         let mut moved = Vec::with_capacity(len + end - data);
         moved.extend_from_slice(&header[..len]);
         moved.extend_from_slice(&bytes[data..end]);
-        Reply { token, outcome, end: moved.len(), bytes: moved, array: 0, data: len, count, share: None }
+        Reply {
+            token,
+            outcome,
+            end: moved.len(),
+            bytes: moved,
+            array: 0,
+            data: len,
+            count,
+            is_plain: false,
+            share: None,
+        }
     }
 
     /// One value written by `write` into `buffer`, whose content is dropped.
@@ -186,7 +208,17 @@ impl Reply {
         buffer.push(0x91);
         write(&mut buffer);
         let end = buffer.len();
-        Reply { token, outcome, bytes: buffer, array: 0, data: 1, end, count: 1, share: None }
+        Reply {
+            token,
+            outcome,
+            bytes: buffer,
+            array: 0,
+            data: 1,
+            end,
+            count: 1,
+            is_plain: false,
+            share: None,
+        }
     }
 
     /// A copy of `values` in `buffer`.
@@ -204,7 +236,7 @@ impl Reply {
         buffer.extend_from_slice(&header[..len]);
         buffer.extend_from_slice(values);
         let end = buffer.len();
-        Reply { token, outcome, bytes: buffer, array: 0, data: len, end, count, share: None }
+        Reply { token, outcome, bytes: buffer, array: 0, data: len, end, count, is_plain: false, share: None }
     }
 
     /// Something pushed, which counts as `unread` until this reply is dropped.
@@ -214,6 +246,16 @@ impl Reply {
         let bytes = reply.capacity() + size_of::<Reply>() + size_of::<Share>();
         unread.0.fetch_add(bytes, Ordering::Relaxed);
         Reply { share: Some(Box::new(Share { unread: unread.clone(), bytes })), ..reply }
+    }
+
+    /// Says whether all values are known to have no extension in them.
+    pub(crate) fn set_plain(&mut self, is_plain: bool) {
+        self.is_plain = is_plain;
+    }
+
+    /// Whether all values are known to have no extension in them.
+    pub fn is_plain(&self) -> bool {
+        self.is_plain
     }
 
     /// How many values there are; for a failure one, the error.

@@ -24,6 +24,8 @@ pub enum Verdict<'a> {
     Values {
         values: &'a [u8],
         count: u32,
+        /// No extension is in them.
+        is_plain: bool,
     },
     /// The user's function raised, or the storage failed in a way that asking again does not mend.
     Failed(Error<'a>),
@@ -61,15 +63,19 @@ pub fn judge(envelope: Envelope, kind: u64, body: &[u8]) -> Result<Verdict<'_>, 
     }
     match envelope {
         Envelope::Vshard | Envelope::Plain => {
-            let Some(data) = answer.data else { return Ok(Verdict::Values { values: b"", count: 0 }) };
+            let Some(data) = answer.data else {
+                return Ok(Verdict::Values { values: b"", count: 0, is_plain: true });
+            };
             let mut cursor = Cursor::new(data);
             let count = cursor.array()?;
-            Ok(Verdict::Values { values: cursor.rest(), count })
+            Ok(Verdict::Values { values: cursor.rest(), count, is_plain: answer.is_plain })
         }
         Envelope::Storage => {
             let data = answer.data.ok_or(Fault::Expected("a status flag before the values"))?;
             Ok(match vshard::storage_answer(data)? {
-                StorageAnswer::Values { values, count } => Verdict::Values { values, count },
+                StorageAnswer::Values { values, count } => {
+                    Verdict::Values { values, count, is_plain: answer.is_plain }
+                }
                 StorageAnswer::Raised(error) => Verdict::Failed(Error::Borrowed(error)),
                 StorageAnswer::Refused(error) => refusal(error),
             })
@@ -168,7 +174,7 @@ mod tests {
             // The user's function returned nil and an error: values.
             let returned = [b"\x81\x30\x93\xc3\xc0", &error[..]].concat();
             let verdict = judge(Envelope::Storage, 0, &returned).unwrap();
-            assert_eq!(verdict, Verdict::Values { values: &returned[4..], count: 2 });
+            assert_eq!(verdict, Verdict::Values { values: &returned[4..], count: 2, is_plain: true });
         }
     }
 
@@ -214,6 +220,9 @@ mod tests {
         {
             assert!(judge(Envelope::Storage, 0, body).is_err(), "{body:02x?}");
         }
-        assert_eq!(judge(Envelope::Plain, 0, b""), Ok(Verdict::Values { values: b"", count: 0 }));
+        assert_eq!(
+            judge(Envelope::Plain, 0, b""),
+            Ok(Verdict::Values { values: b"", count: 0, is_plain: true })
+        );
     }
 }

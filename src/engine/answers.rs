@@ -50,11 +50,12 @@ impl Core {
         let body = peer.conn.received(answer.body.clone());
         let ring_by = hold::ring_by(now.since(call.sent), now).min(call.answer_by);
         match verdict::judge(call.envelope(), answer.kind, body) {
-            Ok(Verdict::Values { values, count }) => {
+            Ok(Verdict::Values { values, count, is_plain }) => {
                 if body.len() < conn::LARGE {
                     let Some(call) = self.end(id) else { return };
-                    let reply =
+                    let mut reply =
                         Reply::copied(call.token, Outcome::Values, call.payload.into_buffer(), values, count);
+                    reply.set_plain(is_plain);
                     return self.reply_by(call.client, reply, ring_by);
                 }
                 // Not always the end of the body: keys may follow.
@@ -62,7 +63,7 @@ impl Core {
                 let end = data + values.len();
                 let Some(call) = self.end(id) else { return };
                 let buffer = call.payload.into_buffer();
-                let reply = match peer.conn.take_received() {
+                let mut reply = match peer.conn.take_received() {
                     Some(bytes) => {
                         // Whoever sends much, gets much: the request's buffer for the next answer.
                         peer.conn.give_received(buffer);
@@ -73,6 +74,7 @@ impl Core {
                         Reply::copied(call.token, Outcome::Values, buffer, values, count)
                     }
                 };
+                reply.set_plain(is_plain);
                 self.reply_by(call.client, reply, ring_by);
             }
             Ok(Verdict::Failed(error)) => self.fail_with(id, error.bytes()),

@@ -12,6 +12,7 @@ use super::failure::Failure;
 use super::guard::{self, End};
 use super::object;
 use super::park::{self, Call, Recipient};
+use super::result::{self, Held};
 use super::runtime::{RUNTIME, Runtime};
 use super::sys::{lua, lua_State};
 use super::waiters::NOBODY;
@@ -33,6 +34,8 @@ pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
     (c"prepare", prepare),
     (c"result_fault", result_fault),
     (c"release", release),
+    (c"raw_array", raw_array),
+    (c"raw_value", raw_value),
 ];
 
 /// `(id, bucket, flags, func, args, args_len, timeout, request_timeout) -> n`
@@ -203,6 +206,41 @@ unsafe extern "C-unwind" fn release(_: *mut lua_State) -> c_int {
     0
 }
 
+/// `() -> object` of all values that are shown, in one array. Or `nil, err`: the host may look closer than we do and refuse it,
+/// and the function was executed.
+unsafe extern "C-unwind" fn raw_array(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe { give_object(l, Held::array) }
+}
+
+/// `() -> object` of the only value that is shown, or `nil, err`.
+unsafe extern "C-unwind" fn raw_value(l: *mut lua_State) -> c_int {
+    // SAFETY: Lua calls it with its own state, on TX.
+    unsafe { give_object(l, Held::values) }
+}
+
+/// # Safety
+/// As [`guard::raise`].
+unsafe fn give_object(l: *mut lua_State, part: fn(&Held) -> &[u8]) -> c_int {
+    // SAFETY: the caller's promise. What is shown stays until the next native call, and making an object yields to nobody.
+    unsafe {
+        let shown = guard::run(|| {
+            Ok(RUNTIME.with(|runtime| {
+                let bytes = part(&runtime.held);
+                (bytes.as_ptr(), bytes.len(), runtime.held.is_plain())
+            }))
+        });
+        let End::Done((data, len, is_plain)) = shown else { return guard::raise(l) };
+        lua::lua_settop(l, 0);
+        lua::lua_pushnil(l);
+        let made = object::push(l, data, len, is_plain);
+        if len > result::BIG {
+            release(l);
+        }
+        if made { 1 } else { 2 }
+    }
+}
+
 /// `(levels) -> number`: whether the host may decode the result, and if not, why. Asked for every result: so it is none of
 /// mlua's.
 unsafe extern "C-unwind" fn result_fault(l: *mut lua_State) -> c_int {
@@ -211,8 +249,14 @@ unsafe extern "C-unwind" fn result_fault(l: *mut lua_State) -> c_int {
         let fault = guard::run(|| {
             let levels = Stack(l).number(1, "levels")? as usize;
             // The values' own array is not theirs.
-            let fit =
-                RUNTIME.with(|runtime| fit::fit_for_host(runtime.held.array(), levels.saturating_add(1)));
+            let fit = RUNTIME.with(|runtime| {
+                let Runtime { held, .. } = runtime;
+                // Fewer bytes than levels cannot be too deep.
+                if held.is_plain() && held.array().len() <= levels {
+                    return Ok(());
+                }
+                fit::fit_for_host(held.array(), levels.saturating_add(1))
+            });
             Ok(match fit {
                 Ok(()) => 0,
                 Err(Unfit::TooDeep) => 1,
@@ -236,7 +280,7 @@ unsafe fn push_values(l: *mut lua_State) -> bool {
         unsafe {
             if value.is_nil {
                 lua::lua_pushnil(l);
-            } else if !object::push(l, value.data, value.len) {
+            } else if !object::push(l, value.data, value.len, value.is_plain) {
                 return false;
             }
         }
@@ -270,6 +314,7 @@ struct Value {
     data: *const u8,
     len: usize,
     is_nil: bool,
+    is_plain: bool,
 }
 
 /// The held value that begins at `offset`, if one does.
@@ -282,7 +327,8 @@ fn held_value(offset: usize) -> Option<Value> {
             1 if !rest.is_empty() => rest,
             _ => Cursor::new(rest).span().ok()?,
         };
-        Some(Value { data: span.as_ptr(), len: span.len(), is_nil: span == b"\xc0" })
+        let is_plain = runtime.held.is_plain();
+        Some(Value { data: span.as_ptr(), len: span.len(), is_nil: span == b"\xc0", is_plain })
     })
 }
 

@@ -14,7 +14,7 @@ use super::runtime::NOT_CONFIGURED;
 use super::sys::{self, BoxFunctionCtx, lua, lua_State};
 
 /// Changes with [`Door`] and with what its functions mean.
-pub const ABI: u32 = 3;
+pub const ABI: u32 = 4;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const KEY: &CStr = c"rawshard.runtime";

@@ -14,7 +14,7 @@ use crate::call::key;
 use crate::call::request::{Outcome, Reply};
 use crate::route::hash::{Hash, Hasher, Rules, Unhashable};
 use crate::wire::fit;
-use crate::wire::mp::{Cursor, Kind};
+use crate::wire::mp::{Cursor, Kind, Met};
 use crate::wire::path::{Inline, Lost};
 
 /// Name and function of each.
@@ -85,21 +85,22 @@ unsafe extern "C-unwind" fn extract(l: *mut lua_State) -> c_int {
             })?;
             let span = span_at(&path, value);
             // A tuple in the way, or in what is found: its fields are elsewhere in the object, and would be lost.
-            let has_tuples = match span {
-                Ok(span) => Cursor::new(span).skip_many(1).unwrap_or(false),
-                Err(why) => why == Lost::Not(Kind::Ext),
+            let (has_tuples, is_plain) = match span {
+                Ok((_, met)) => (met.tuples, !met.extensions),
+                Err(why) => (why == Lost::Not(Kind::Ext), false),
             };
-            if has_tuples && let Some(plain) = key::without_tuples(value) {
-                return Ok(hold(span_at(&path, &plain).unwrap_or_default().to_vec()));
+            if has_tuples && let Some(without) = key::without_tuples(value) {
+                let span = span_at(&path, &without).map(|(span, _)| span.to_vec());
+                return Ok((hold(span.unwrap_or_default()), false));
             }
-            let span = span.unwrap_or_default();
-            Ok((span.as_ptr(), span.len()))
+            let span: &[u8] = span.map(|(span, _)| span).unwrap_or_default();
+            Ok(((span.as_ptr(), span.len()), is_plain))
         });
         match found {
-            End::Done((data, len)) => {
+            End::Done(((data, len), is_plain)) => {
                 let is_nil = len == 0 || len == 1 && *data == 0xc0;
                 // The object given, or what `prepare` left, keeps the bytes; else they are held.
-                if is_nil || !object::push(l, data, len) {
+                if is_nil || !object::push(l, data, len, is_plain) {
                     lua::lua_pushnil(l);
                 }
                 1
@@ -109,11 +110,11 @@ unsafe extern "C-unwind" fn extract(l: *mut lua_State) -> c_int {
     }
 }
 
-/// The bytes of what is at `path` in `value`.
-fn span_at<'a>(path: &Inline<'_>, value: &'a [u8]) -> Result<&'a [u8], Lost> {
+/// The bytes of what is at `path` in `value`, and what is in it.
+fn span_at<'a>(path: &Inline<'_>, value: &'a [u8]) -> Result<(&'a [u8], Met), Lost> {
     let mut cursor = Cursor::new(value);
     path.walk(&mut cursor).map_err(|stray| stray.why)?;
-    cursor.span().map_err(Lost::Broken)
+    cursor.walked().map_err(Lost::Broken)
 }
 
 /// Keeps a value until the next native call. Gives where it lies.

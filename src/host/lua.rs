@@ -58,6 +58,7 @@ fn fill(lua: &Lua) -> mlua::Result<()> {
     table.set("abi", door::ABI)?;
     table.set("result", LightUserData(result::address()))?;
     let (has_objects, in_place) = object::support();
+    table.set("big", result::BIG)?;
     table.set("has_msgpack_object", has_objects)?;
     table.set("reads_msgpack_object_in_place", in_place)?;
     table.set("future_mt", lua.named_registry_value::<Table>(&future::METATABLE.to_string_lossy())?)?;

@@ -31,6 +31,11 @@ struct Host {
     /// A `const char *` that every object is made with, and where it points from. LuaJIT moves no value.
     source: c_int,
     source_at: *mut *const u8,
+    /// `msgpack.object`, and an object of ours, whose pointers are set to the bytes that another one is to be made of. Null
+    /// where that does not work.
+    object: c_int,
+    window: c_int,
+    window_at: *mut c_void,
 }
 
 /// Offsets of the two pointers in the userdata, 2.10 and later.
@@ -50,6 +55,9 @@ impl Host {
         ibuf_rpos: 0,
         source: lua::LUA_NOREF,
         source_at: ptr::null_mut(),
+        object: lua::LUA_NOREF,
+        window: lua::LUA_NOREF,
+        window_at: ptr::null_mut(),
     };
 }
 
@@ -84,7 +92,15 @@ pub unsafe fn setup(l: *mut lua_State) {
             found.source = lua::luaL_ref(l, lua::LUA_REGISTRYINDEX);
             found.metatable = metatable_of_objects(l, object);
             found.layout_known = layout_is_known(l, object);
-            lua::luaL_unref(l, lua::LUA_REGISTRYINDEX, object);
+            found.object = object;
+            if found.layout_known {
+                push_sample(l, object, c"what the window shows while it is not in use");
+                found.window_at = lua::lua_touserdata(l, -1);
+                found.window = lua::luaL_ref(l, lua::LUA_REGISTRYINDEX);
+                if !window_works(l, &found) {
+                    found.window_at = ptr::null_mut();
+                }
+            }
         }
         HOST.with(|host| *host = found);
     }
@@ -162,25 +178,44 @@ pub unsafe fn pointed<'a>(l: *mut lua_State, index: c_int, len: usize) -> Option
     }
 }
 
-/// Pushes a new object that holds a copy of `len` bytes, one well-formed value; nothing if the host refuses it, since it may look
-/// closer than we do, into extensions.
+/// Pushes a new object that holds a copy of `len` bytes, one well-formed value. False, and the host's error in its place, if the
+/// host refuses it: it looks closer than we do, into extensions. Of what `is_plain`, known to have none, nothing is to be
+/// learned by a second look at all bytes.
 ///
 /// # Safety
 /// As [`setup`].
-pub unsafe fn push(l: *mut lua_State, data: *const u8, len: usize) -> bool {
+pub unsafe fn push(l: *mut lua_State, data: *const u8, len: usize, is_plain: bool) -> bool {
     let host = host();
     // SAFETY: the caller left room for three values; the host copies the bytes before it returns, and nobody else has the
     // pointer that it gets them by, which the registry keeps.
     unsafe {
+        if is_plain && len <= MAX_COPIED && !host.window_at.is_null() {
+            return push_copy(l, &host, data, len);
+        }
         lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, host.object_from_raw.into());
         host.source_at.write_unaligned(data);
         lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, host.source.into());
         lua::lua_pushinteger(l, len as lua::lua_Integer);
-        if lua::lua_pcall(l, 2, 1, 0) == 0 {
-            return true;
-        }
-        lua::lua_settop(l, -2);
-        false
+        lua::lua_pcall(l, 2, 1, 0) == 0
+    }
+}
+
+/// The host copies through a buffer that it keeps, as long as the longest value so far; so this is for values of common size.
+const MAX_COPIED: usize = 1024 * 1024;
+
+/// `msgpack.object(window)` while the window shows these bytes: an object is made of an object by copying its bytes.
+unsafe fn push_copy(l: *mut lua_State, host: &Host, data: *const u8, len: usize) -> bool {
+    // SAFETY: the window is an object of the layout that was checked, which the registry keeps and nobody else has. It shows
+    // the caller's bytes only during the call, which raises nothing out of here. A finalizer that the collector runs in it may
+    // come here again and leaves the window as it found it.
+    unsafe {
+        lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, host.object.into());
+        lua::lua_rawgeti(l, lua::LUA_REGISTRYINDEX, host.window.into());
+        let own = pointers(host.window_at);
+        set_pointers(host.window_at, (data, data.add(len)));
+        let made = lua::lua_pcall(l, 1, 1, 0) == 0;
+        set_pointers(host.window_at, own);
+        made
     }
 }
 
@@ -282,6 +317,22 @@ unsafe fn layout_is_known(l: *mut lua_State, object: c_int) -> bool {
     }
 }
 
+/// Makes an object through the window and compares: it must hold a copy of the bytes that the window showed.
+unsafe fn window_works(l: *mut lua_State, host: &Host) -> bool {
+    const SAMPLE: &[u8] = b"\x92\xa6window\xcb\x40\x09\x21\xfb\x54\x44\x2d\x18";
+    // SAFETY: as `setup`. What is pushed is an object of the known layout, or an error, which is no userdata of that kind.
+    unsafe {
+        let made = push_copy(l, host, SAMPLE.as_ptr(), SAMPLE.len()) && is_object(l, -1, host.metatable) && {
+            let (data, end) = pointers(lua::lua_touserdata(l, -1));
+            data != SAMPLE.as_ptr()
+                && end.addr().wrapping_sub(data.addr()) == SAMPLE.len()
+                && std::slice::from_raw_parts(data, SAMPLE.len()) == SAMPLE
+        };
+        lua::lua_settop(l, -2);
+        made
+    }
+}
+
 /// Whether the value at `index` is a `msgpack.object`. Never raises.
 unsafe fn is_object(l: *mut lua_State, index: c_int, metatable: *const c_void) -> bool {
     // SAFETY: one slot of the stack is used and given back.
@@ -301,4 +352,13 @@ unsafe fn pointers(userdata: *mut c_void) -> (*const u8, *const u8) {
         unsafe { userdata.cast::<c_char>().add(offset).cast::<*const u8>().read_unaligned() }
     };
     (at(DATA), at(DATA_END))
+}
+
+unsafe fn set_pointers(userdata: *mut c_void, (data, end): (*const u8, *const u8)) {
+    let set = |offset: usize, to: *const u8| {
+        // SAFETY: as `pointers`.
+        unsafe { userdata.cast::<c_char>().add(offset).cast::<*const u8>().write_unaligned(to) }
+    };
+    set(DATA, data);
+    set(DATA_END, end);
 }

@@ -47,15 +47,21 @@ pub fn address() -> *mut c_void {
     VIEW.0.get().cast()
 }
 
+/// What is longer gives its memory back at once instead of keeping it for the next call, as `codec.lua` does with what it
+/// encodes.
+pub const BIG: usize = 64 * 1024;
+
 /// The owner of the bytes that the struct points to, unless it is a future's slot: that one hands them over when it goes,
 /// which is whenever the collector likes, also while Lua reads them.
 pub struct Held {
     reply: Option<Reply>,
+    /// It is known that no extension is in what is shown.
+    is_plain: bool,
 }
 
 impl Held {
     pub const fn new() -> Held {
-        Held { reply: None }
+        Held { reply: None, is_plain: false }
     }
 
     /// Shows `reply` in the place of the one before.
@@ -69,6 +75,7 @@ impl Held {
     pub fn show(&mut self, reply: &Reply, buffers: &mut Buffers) {
         self.release(buffers);
         show(View::of(reply));
+        self.is_plain = reply.is_plain();
     }
 
     /// Takes a reply that its keeper needs no more: it stays for as long as it is shown.
@@ -91,12 +98,28 @@ impl Held {
         unsafe { std::slice::from_raw_parts(array.cast(), end.offset_from_unsigned(array)) }
     }
 
+    /// What is shown without the array's header: the first value, where there is one.
+    pub fn values(&self) -> &[u8] {
+        let View { data, end, .. } = view();
+        if data.is_null() {
+            return b"";
+        }
+        // SAFETY: as in `array`.
+        unsafe { std::slice::from_raw_parts(data.cast(), end.offset_from_unsigned(data)) }
+    }
+
+    /// Whether it is known that no extension is in what is shown.
+    pub fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
     pub fn reply(&self) -> Option<&Reply> {
         self.reply.as_ref()
     }
 
     pub fn release(&mut self, buffers: &mut Buffers) {
         show(View::EMPTY);
+        self.is_plain = false;
         if let Some(reply) = self.reply.take() {
             buffers.put(reply.into_buffer());
         }

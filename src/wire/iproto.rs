@@ -133,6 +133,8 @@ pub fn header(packet: &[u8]) -> Result<Header, Fault> {
 pub struct Answer<'a> {
     /// What follows key DATA: the values that the function returned, one array.
     pub data: Option<&'a [u8]>,
+    /// No extension is in `data`.
+    pub is_plain: bool,
     pub message: Option<&'a [u8]>,
     /// The array of the extended error: the top one, then its causes.
     pub error_stack: Option<&'a [u8]>,
@@ -147,7 +149,11 @@ pub fn answer(body: &[u8]) -> Result<Answer<'_>, Fault> {
     let mut cursor = Cursor::new(body);
     for _ in 0..cursor.map()? {
         match cursor.uint()? {
-            KEY_DATA => answer.data = Some(cursor.span()?),
+            KEY_DATA => {
+                let (data, met) = cursor.walked()?;
+                answer.data = Some(data);
+                answer.is_plain = !met.extensions;
+            }
             KEY_ERROR_24 => answer.message = Some(cursor.str()?),
             KEY_ERROR => answer.error_stack = error_stack(cursor.span()?)?,
             _ => cursor.skip()?,

@@ -60,6 +60,13 @@ impl Kind {
     }
 }
 
+/// What a walk over values has met that somebody may have to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Met {
+    pub extensions: bool,
+    pub tuples: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
@@ -224,10 +231,10 @@ impl<'a> Cursor<'a> {
         self.skip_many(1).map(|_| ())
     }
 
-    /// Passes over `count` values; tells whether a tuple extension was among them at any depth.
-    pub fn skip_many(&mut self, count: u64) -> Result<bool> {
+    /// Passes over `count` values; tells what was among them at any depth.
+    pub fn skip_many(&mut self, count: u64) -> Result<Met> {
         let mut pending = count;
-        let mut tuples = false;
+        let mut met = Met::default();
         let mut rest = &self.bytes[self.at..];
         while pending > 0 {
             // Each value takes a byte at least: a header that promises more than is left fails here, early.
@@ -242,13 +249,21 @@ impl<'a> Cursor<'a> {
                 pending += u64::from(children);
             } else {
                 let step = Cursor { bytes: self.bytes, at: self.bytes.len() - rest.len() }.long_step(byte)?;
-                tuples |= step.tuple;
+                met.extensions |= step.is_ext;
+                met.tuples |= step.tuple;
                 pending += step.children;
                 rest = &self.bytes[step.end..];
             }
         }
         self.at = self.bytes.len() - rest.len();
-        Ok(tuples)
+        Ok(met)
+    }
+
+    /// The bytes of the next value, passed over, and what was met in it.
+    pub fn walked(&mut self) -> Result<(&'a [u8], Met)> {
+        let from = self.at;
+        let met = self.skip_many(1)?;
+        Ok((&self.bytes[from..self.at], met))
     }
 
     /// The bytes of the next value, passed over.
@@ -630,7 +645,26 @@ mod tests {
         out.clear();
         copy_without_tuples(nested, &mut out).unwrap();
         assert_eq!(out, b"\x92\x91\x81\x05\x90\x03");
-        assert_eq!(Cursor::new(nested).skip_many(1), Ok(true));
+        assert_eq!(Cursor::new(nested).skip_many(1), Ok(Met { extensions: true, tuples: true }));
+    }
+
+    #[test]
+    fn a_walk_tells_of_extensions_at_any_depth() {
+        let cases: &[(&[u8], bool, bool)] = &[
+            (b"\x93\x01\xa3\xd8\xc7\xc9\x81\xc0\xc4\x02\xd4\xd5", false, false),
+            (b"\xd4\x01\x00", true, false),
+            (b"\x92\x91\x91\xd8\x020123456789abcdef\x01", true, false),
+            (b"\x81\xd5\x04\x00\x00\x01", true, false),
+            (b"\x81\x01\xc7\x00\x05", true, false),
+            (b"\x92\xc8\x00\x01\x06\x00\xc7\x02\x07\x00\x90", true, true),
+            (b"\xc9\x00\x00\x00\x01\x08\x00", true, false),
+        ];
+        for (bytes, extensions, tuples) in cases {
+            let mut cursor = Cursor::new(bytes);
+            let met = Met { extensions: *extensions, tuples: *tuples };
+            assert_eq!(cursor.walked(), Ok((*bytes, met)), "{bytes:02x?}");
+            assert!(cursor.is_at_end());
+        }
     }
 
     #[test]

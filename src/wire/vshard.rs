@@ -556,7 +556,7 @@ mod tests {
             b"\x01\xa1f\x02\x07\x03\xa3top\x04\x00\x05\x09\x06\x81\xabcustom_type\xa4Mine",
         );
         stack.extend_from_slice(b"\x85\x00\xabClientError\x01\xa1g\x02\x08\x03\xa5cause\x05\x20");
-        let answer = Answer { data: None, message: Some(b"top"), error_stack: Some(&stack) };
+        let answer = Answer { message: Some(b"top"), error_stack: Some(&stack), ..Answer::default() };
         let mut out = Vec::new();
         write_exception(&mut out, TYPE_ERROR | 9, &answer).unwrap();
         let mut cursor = Cursor::new(&out);
@@ -572,7 +572,7 @@ mod tests {
     fn a_raised_sharding_error_is_read_back_from_its_json() {
         let text = br#"{"type":"ShardingError","code":33,"name":"STORAGE_IS_DISABLED","reason":"off","message":"m"}"#;
         let mut out = Vec::new();
-        let answer = Answer { data: None, message: Some(text), error_stack: None };
+        let answer = Answer { message: Some(text), ..Answer::default() };
         write_exception(&mut out, TYPE_ERROR | 32, &answer).unwrap();
         assert!(ErrorView::parse(&out).is_sharding(code::STORAGE_IS_DISABLED));
         // Cut by an old core: stays a plain Lua error with its text.

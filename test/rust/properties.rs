@@ -12,7 +12,7 @@ use rawshard::call::verdict::{self, Envelope, Verdict};
 use rawshard::route::hash::{Hash, Hasher, Rules};
 use rawshard::wire::fit::{self, Unfit};
 use rawshard::wire::iproto::{self, Answer, Split};
-use rawshard::wire::mp::{self, Cursor, EXT_TUPLE, Fault};
+use rawshard::wire::mp::{self, Cursor, EXT_TUPLE, Fault, Met};
 use rawshard::wire::path::{Inline, Path, Stray};
 use rawshard::wire::payload::HEAD_MAX;
 use rawshard::wire::vshard::{self, BucketStat, ErrorView, StorageAnswer};
@@ -138,10 +138,15 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn has_tuple(value: &Value) -> bool {
+    has_ext(value, &|kind| kind == EXT_TUPLE)
+}
+
+/// Whether there is an extension in `value` at any depth whose type is one `of`.
+fn has_ext(value: &Value, of: &impl Fn(i8) -> bool) -> bool {
     match value {
-        Value::Ext(kind, _) => *kind == EXT_TUPLE,
-        Value::Array(items) => items.iter().any(has_tuple),
-        Value::Map(fields) => fields.iter().any(|(key, value)| has_tuple(key) || has_tuple(value)),
+        Value::Ext(kind, _) => of(*kind),
+        Value::Array(items) => items.iter().any(|item| has_ext(item, of)),
+        Value::Map(fields) => fields.iter().any(|(key, value)| has_ext(key, of) || has_ext(value, of)),
         _ => false,
     }
 }
@@ -262,7 +267,8 @@ proptest! {
         let mut cursor = Cursor::new(&all);
         prop_assert_eq!(cursor.span(), Ok(&bytes[..]));
         prop_assert_eq!(cursor.rest(), &behind[..]);
-        prop_assert_eq!(Cursor::new(&bytes).skip_many(1), Ok(has_tuple(&value)));
+        let met = Met { extensions: has_ext(&value, &|_| true), tuples: has_tuple(&value) };
+        prop_assert_eq!(Cursor::new(&bytes).walked(), Ok((&bytes[..], met)));
         for cut in 0..bytes.len().min(300) {
             prop_assert_eq!(Cursor::new(&bytes[..cut]).skip(), Err(Fault::Truncated));
         }
@@ -437,9 +443,9 @@ proptest! {
     ) {
         let stack = stack.bytes();
         let answer = Answer {
-            data: None,
             message: Some(&message),
             error_stack: with_stack.then_some(&stack[..]),
+            ..Answer::default()
         };
         let mut out = b"\xc0".to_vec();
         if vshard::write_exception(&mut out, kind, &answer).is_ok() {
@@ -652,8 +658,10 @@ fn judged(kind: u64, body: &[u8]) -> Result<(), TestCaseError> {
     for envelope in [Envelope::Storage, Envelope::Plain] {
         let Ok(verdict) = verdict::judge(envelope, kind, body) else { continue };
         match verdict {
-            Verdict::Values { values, count } => {
-                prop_assert_eq!(Value::sequence(values).map(|values| values.len()), Some(count as usize));
+            Verdict::Values { values, count, is_plain } => {
+                let values = Value::sequence(values).unwrap_or_default();
+                prop_assert_eq!(values.len(), count as usize);
+                prop_assert!(!is_plain || !values.iter().any(|value| has_ext(value, &|_| true)));
             }
             Verdict::Failed(error)
             | Verdict::Moved(error)

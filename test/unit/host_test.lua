@@ -65,7 +65,7 @@ local function callraw(...)
 end
 
 local test = tap.test('host')
-test:plan(15)
+test:plan(16)
 
 local NOT_CONFIGURED = "rawshard: no router is configured: call require('rawshard.router').cfg(...) first"
 test:is(callraw(1, 'read', 'echo'), NOT_CONFIGURED, 'the stored function alone starts nothing')
@@ -172,6 +172,56 @@ test:test('results', function(t)
         t:is_deeply({failed[1], type(failed[2])}, {'nil', 'table'}, 'nil and an object, the error')
         t:is(native.call_bucket(id, 1, READ, 'echo', msgpack.object({5}), nil, 20), 1, 'an object as arguments')
     end
+end)
+
+test:test('objects of results', function(t)
+    if not has_objects then
+        t:plan(1)
+        t:skip('msgpack.object needs 2.10')
+        return
+    end
+    local uuid = require('uuid')
+    -- Maps have one key, so that their bytes are the same when they were decoded in between.
+    local samples = {
+        {'nothing'},
+        {'scalars', 1, -1, 0.5, true, box.NULL, 'text', ('long text '):rep(40)},
+        {'nested', {a = {b = {1, {2, {3}}}}}, {[5000] = {}}},
+        {'extensions', 1, {uuid.fromstr('8a55a1a2-1e2a-4a51-8a5c-3ac5b1d6a3a7'), {deep = {uuid.new()}}}},
+        {'a big one', ('x'):rep(100000)},
+        {'an enormous one', ('y'):rep(3000000)},
+        {'a small one again', 2},
+    }
+    t:plan(6 * #samples + 2)
+    for _, sample in ipairs(samples) do
+        local name, expected = sample[1], msgpack.encode(sample)
+        t:is(call('echo', sample), #sample, name .. ': sent and returned')
+        local object, err = native.raw_array()
+        t:ok(msgpack.is_object(object) and err == nil, name .. ': an object')
+        t:ok(object ~= nil and msgpack.encode(object) == expected, name .. ': its bytes')
+        t:is(result.array == nil, #expected > 65536, name .. ': released at once if it is big')
+        call('echo', {sample})
+        object = native.raw_value()
+        t:ok(object ~= nil and msgpack.encode(object) == expected, name .. ': the bytes of one value')
+        t:is(result.array == nil, #expected > 65536, name .. ': released too')
+    end
+    -- The collector runs while an object is made, and what it runs may make objects itself.
+    local expected, made, right, finalized = msgpack.encode(samples[3]), 0, 0, 0
+    call('echo', samples[3])
+    local function make()
+        made = made + 1
+        local is_right = msgpack.encode(native.raw_array()) == expected
+        right = right + (is_right and 1 or 0)
+    end
+    local function finalize()
+        finalized = finalized + 1
+        make()
+    end
+    while finalized < 2000 and made < 1e6 do
+        getmetatable(newproxy(true)).__gc = finalize
+        make()
+    end
+    t:ok(finalized >= 2000, 'finalizers have made objects')
+    t:is(right, made, 'all of them hold the right bytes')
 end)
 
 -- The collector may find a future while Lua reads its answer: the last use of the future is asking for it.

@@ -175,6 +175,17 @@ function fake.result_fault()
     return fake.fault or 0
 end
 
+fake.big = 64 * 1024
+fake.has_msgpack_object = msgpack.object ~= nil
+
+function fake.raw_array()
+    return msgpack.object_from_raw(result.array, result.data_end - result.array)
+end
+
+function fake.raw_value()
+    return msgpack.object_from_raw(result.data, result.data_end - result.data)
+end
+
 function fake.release()
     fake.released = (fake.released or 0) + 1
 end
