@@ -1,7 +1,6 @@
 //! A mempool of fixed-size slots. Slots are carved from chunks that never move, freed slots are used again, and a
 //! key carries a generation, so that a stale key finds nothing instead of a stranger.
 
-const CHUNK: usize = 1024;
 const NONE: u32 = u32::MAX;
 
 /// Names one value of one slab for as long as that value lives.
@@ -28,8 +27,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// Not thread-safe: one thread owns a slab.
-pub struct Slab<T> {
+/// Not thread-safe: one thread owns a slab. It grows by `CHUNK` slots.
+pub struct Slab<T, const CHUNK: usize = 1024> {
     chunks: Vec<Box<[Slot<T>]>>,
     free: u32,
     used: u32,
@@ -40,15 +39,21 @@ pub struct Slab<T> {
 
 impl<T> Slab<T> {
     pub const fn new() -> Slab<T> {
+        Slab::of_chunks()
+    }
+}
+
+impl<T, const CHUNK: usize> Slab<T, CHUNK> {
+    pub const fn of_chunks() -> Slab<T, CHUNK> {
         // No key is all zeros: the sync of an answer that names none finds nobody.
         Slab { chunks: Vec::new(), free: NONE, used: 0, peak: 0, first: 1 }
     }
 
     /// An empty one, in which no key of `old`, nor of those that it came after, finds anything.
-    pub fn after(old: &Slab<T>) -> Slab<T> {
+    pub fn after(old: &Slab<T, CHUNK>) -> Slab<T, CHUNK> {
         let slots = old.chunks.iter().flatten().map(|slot| slot.generation);
         let newest = slots.fold(old.first, u32::max);
-        Slab { first: newest.wrapping_add(1).max(1), ..Slab::new() }
+        Slab { first: newest.wrapping_add(1).max(1), ..Slab::of_chunks() }
     }
 
     pub fn insert(&mut self, value: T) -> Key {
@@ -134,6 +139,8 @@ impl<T> Default for Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CHUNK: usize = 1024;
 
     #[test]
     fn a_stale_key_finds_nothing() {

@@ -105,6 +105,20 @@ impl RecvBuf {
         Some(bytes)
     }
 
+    pub fn has_no_buffer(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The buffer, if nothing is in it and it is one that may be given to another connection.
+    pub fn release_buffer(&mut self) -> Option<Vec<u8>> {
+        if self.start != self.end || !(BASE..=KEEP).contains(&self.bytes.len()) {
+            return None;
+        }
+        self.start = 0;
+        self.end = 0;
+        Some(std::mem::take(&mut self.bytes))
+    }
+
     /// In the place of a buffer given away: one that is large enough saves making another.
     pub fn give_buffer(&mut self, buffer: Vec<u8>) {
         if self.bytes.is_empty() && (BASE..=KEEP).contains(&buffer.capacity()) {
@@ -181,6 +195,29 @@ mod tests {
             assert!(frames == [vec![3; 2 * BASE]]);
             assert!(buf.take_buffer().is_some());
         }
+    }
+
+    #[test]
+    fn a_buffer_is_released_when_it_is_read_to_the_end() {
+        let mut buf = RecvBuf::new();
+        assert!(buf.has_no_buffer() && buf.release_buffer().is_none());
+        let (first, second) = (frame(10, 1), frame(3 * BASE, 2));
+        let mut frames = Vec::new();
+        feed(&mut buf, &[&first[..], &second[..100]].concat(), usize::MAX, &mut frames);
+        assert!(buf.release_buffer().is_none(), "a part of the second is in it");
+        feed(&mut buf, &second[100..], usize::MAX, &mut frames);
+        assert!(frames == [vec![1; 10], vec![2; 3 * BASE]]);
+        let released = buf.release_buffer().expect("it is empty");
+        assert!(buf.has_no_buffer());
+        // Another one reads into it, whatever was in it.
+        let mut other = RecvBuf::new();
+        other.give_buffer(released);
+        assert!(!other.has_no_buffer());
+        feed(&mut other, &first, 1, &mut frames);
+        assert_eq!(frames.pop(), Some(vec![1; 10]));
+        // One that a burst has made very large is nobody else's.
+        feed(&mut buf, &frame(2 * KEEP, 3), usize::MAX, &mut frames);
+        assert!(buf.release_buffer().is_none());
     }
 
     #[test]

@@ -60,6 +60,9 @@ pub struct Held {
     pub timers: usize,
 }
 
+/// Buffers that are kept for reading. More are in use while parts of answers lie in them.
+const RECV_BUFFERS: usize = 4;
+
 pub struct Core {
     pub(super) source: Arc<ArcSwap<Topology>>,
     pub(super) topology: Arc<Topology>,
@@ -77,6 +80,9 @@ pub struct Core {
     pub(super) balance: Vec<u32>,
     pub(super) actions: VecDeque<Action>,
     pub(super) dirty: Vec<InstanceIdx>,
+    /// What connections read into. One has a buffer while there is something in it, so that they all use the same one, which
+    /// stays in the processor's caches, as long as whole answers come.
+    recv_buffers: Vec<Vec<u8>>,
     /// Instances where calls wait and there may be room for them.
     pub(super) roomy: Vec<InstanceIdx>,
     pub(super) replies: [Vec<Reply>; CLIENTS],
@@ -116,6 +122,7 @@ impl Core {
             balance: Vec::new(),
             actions: VecDeque::new(),
             dirty: Vec::new(),
+            recv_buffers: Vec::new(),
             roomy: Vec::new(),
             replies: Default::default(),
             ring_by: Time::NEVER,
@@ -236,7 +243,13 @@ impl Core {
 
     /// Where bytes from this instance go; None if it is unknown.
     pub fn recv_space(&mut self, idx: InstanceIdx) -> Option<&mut [u8]> {
-        self.peer_mut(idx).map(|peer| peer.conn.recv_space())
+        let peer = self.peers.get_mut(idx.slot())?.as_mut()?;
+        if peer.conn.has_no_buffer()
+            && let Some(buffer) = self.recv_buffers.pop()
+        {
+            peer.conn.give_received(buffer);
+        }
+        Some(peer.conn.recv_space())
     }
 
     /// `count` bytes were read into [`Core::recv_space`].
@@ -288,6 +301,11 @@ impl Core {
             }
             // Pings begin: sooner than the handshake would have timed out.
             self.conn_timer = self.conn_timer.min(peer.conn.next_timeout());
+        }
+        if self.recv_buffers.len() < RECV_BUFFERS
+            && let Some(buffer) = peer.conn.release_buffer()
+        {
+            self.recv_buffers.push(buffer);
         }
         let retired_idle = peer.retired && peer.conn.in_flight() == 0;
         peer.heard(now);
