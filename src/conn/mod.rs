@@ -412,7 +412,7 @@ impl<T: Copy> Conn<T> {
         self.recv.has_no_buffer()
     }
 
-    /// The buffer, if it has been read to the end.
+    /// The buffer, if it has been read to the end and another connection may have use for it.
     pub fn release_buffer(&mut self) -> Option<Vec<u8>> {
         self.recv.release_buffer()
     }

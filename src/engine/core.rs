@@ -169,6 +169,11 @@ impl Core {
         }
     }
 
+    /// Connections that have a buffer to read into.
+    pub fn reading(&self) -> usize {
+        self.peers.iter().flatten().filter(|peer| !peer.conn.has_no_buffer()).count()
+    }
+
     /// When [`Core::finish_turn`] has something to do even if nothing happens; None: never.
     pub fn next_timeout(&self) -> Option<Time> {
         if !self.ready.is_empty() || !self.roomy.is_empty() {
@@ -252,6 +257,12 @@ impl Core {
         Some(peer.conn.recv_space())
     }
 
+    /// There was nothing to be read into [`Core::recv_space`].
+    pub fn handle_nothing(&mut self, idx: InstanceIdx) {
+        let buffer = self.peer_mut(idx).and_then(|peer| peer.conn.release_buffer());
+        self.take_back(buffer);
+    }
+
     /// `count` bytes were read into [`Core::recv_space`].
     pub fn handle_received(&mut self, idx: InstanceIdx, count: usize, now: Time) {
         self.counters.bytes_in.add(count as u64);
@@ -302,11 +313,7 @@ impl Core {
             // Pings begin: sooner than the handshake would have timed out.
             self.conn_timer = self.conn_timer.min(peer.conn.next_timeout());
         }
-        if self.recv_buffers.len() < RECV_BUFFERS
-            && let Some(buffer) = peer.conn.release_buffer()
-        {
-            self.recv_buffers.push(buffer);
-        }
+        self.take_back(peer.conn.release_buffer());
         let retired_idle = peer.retired && peer.conn.in_flight() == 0;
         peer.heard(now);
         let became_usable = !was_usable && peer.is_usable(now);
@@ -323,6 +330,13 @@ impl Core {
             self.handle_closed(idx, &reason, now);
         } else if retired_idle {
             self.retire(idx);
+        }
+    }
+
+    /// What a connection has read to the end is for any of them.
+    fn take_back(&mut self, buffer: Option<Vec<u8>>) {
+        if self.recv_buffers.len() < RECV_BUFFERS {
+            self.recv_buffers.extend(buffer);
         }
     }
 

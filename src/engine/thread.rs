@@ -273,7 +273,10 @@ impl Thread {
                     self.core.handle_received(idx, count, now);
                     self.act(now);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => link.readable = false,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    link.readable = false;
+                    self.core.handle_nothing(idx);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return self.closed(idx, &reason(&error), now),
             }

@@ -336,8 +336,7 @@ impl<'a> Cursor<'a> {
         &self.bytes[self.at..]
     }
 
-    /// Where the value here ends without its children, and how many of those follow it. The shape of each marker is looked
-    /// up: this is what walks every payload.
+    /// Where the value here ends without its children, and how many of those follow it. The shape of each marker is looked up.
     pub(super) fn step(&self) -> Result<Step> {
         let at = self.at;
         let byte = *self.bytes.get(at).ok_or(Fault::Truncated)?;

@@ -838,12 +838,20 @@ impl World {
             let idx = link.idx;
             let Some(space) = self.core.recv_space(idx) else { break };
             assert!(!space.is_empty(), "a read into nothing looks like the end");
-            let count = space.len().min(link.arrived.len());
+            let room = space.len();
+            let count = room.min(link.arrived.len());
             for (place, byte) in space.iter_mut().zip(link.arrived.drain(..count)) {
                 *place = byte;
             }
             self.core.handle_received(idx, count, self.now);
             self.act();
+            // A read that fills its room does not tell whether there is more.
+            if count == room
+                && self.links.get(&conn).is_some_and(|link| link.arrived.is_empty())
+                && self.core.recv_space(idx).is_some()
+            {
+                self.core.handle_nothing(idx);
+            }
         }
     }
 

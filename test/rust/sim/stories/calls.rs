@@ -71,6 +71,27 @@ fn large_arguments_and_answers_arrive_whole() {
 }
 
 #[test]
+fn no_connection_keeps_a_buffer_that_nothing_is_in() {
+    for (sent, answered) in [(10, 10), (10, 64 << 10), (10, 3 << 20), (100_000, 10), (100_000, 200_000)] {
+        let mut world = World::ready(Setup::default());
+        for piece in [1000, 50_000, usize::MAX] {
+            world.net.piece = piece;
+            let calls: Vec<usize> = (1..=30)
+                .map(|bucket| {
+                    let call = Ask::rw(bucket).func("big").arg(Value::Uint(answered));
+                    world.post(call.arg(Value::Bin(vec![7; sent])))
+                })
+                .collect();
+            for call in calls {
+                world.answer(call).values();
+            }
+            assert_eq!(world.core.reading(), 0, "{sent} bytes sent, {answered} received");
+        }
+        world.settle();
+    }
+}
+
+#[test]
 fn a_caller_that_left_gets_nothing_and_holds_nothing() {
     let mut world = World::ready(Setup::default());
     let calls: Vec<usize> =
