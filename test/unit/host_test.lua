@@ -220,6 +220,9 @@ test:test('objects of results', function(t)
         getmetatable(newproxy(true)).__gc = finalize
         make()
     end
+    -- None of them is left for what follows.
+    collectgarbage()
+    collectgarbage()
     t:ok(finalized >= 2000, 'finalizers have made objects')
     t:is(right, made, 'all of them hold the right bytes')
 end)
