@@ -211,10 +211,15 @@ local BODY_HEAD = '\x81\x30'
 -- alone. Gives the number of bytes.
 local function into_buffer(buf, skip_header)
     local head = skip_header and 0 or #BODY_HEAD
-    local size = result.data_end - result.array
+    local array, data_end
+    -- Each of these allocates, and a finalizer may ask for another answer.
+    repeat
+        array, data_end = result.array, result.data_end
+    until array == result.array
+    local size = data_end - array
     local at = buf:alloc(head + size)
     ffi.copy(at, BODY_HEAD, head)
-    ffi.copy(at + head, result.array, size)
+    ffi.copy(at + head, array, size)
     if size > BIG then
         release()
     end

@@ -222,7 +222,7 @@ unsafe extern "C-unwind" fn raw_value(l: *mut lua_State) -> c_int {
 /// # Safety
 /// As [`guard::raise`].
 unsafe fn give_object(l: *mut lua_State, part: fn(&Held) -> &[u8]) -> c_int {
-    // SAFETY: the caller's promise. What is shown stays until the next native call, and making an object yields to nobody.
+    // SAFETY: the caller's promise. What is shown stays until the next fiber runs, whatever finalizers ask for meanwhile.
     unsafe {
         let shown = guard::run(|| {
             Ok(RUNTIME.with(|runtime| {
@@ -272,20 +272,37 @@ const MOST_VALUES: i64 = 7000;
 
 /// Pushes the held values, nil for each MP_NIL and an object for any other. Whether the host has made all of these.
 unsafe fn push_values(l: *mut lua_State) -> bool {
+    let held = guard::run(|| {
+        Ok(RUNTIME.with(|runtime| {
+            let reply = runtime.held.reply()?;
+            Some((reply.values().as_ptr(), reply.values().len(), reply.count(), reply.is_plain()))
+        }))
+    });
+    let End::Done(Some((data, len, count, is_plain))) = held else { return true };
+    // SAFETY: they stay until the next fiber runs, whatever finalizers ask for meanwhile; making an object yields to nobody.
+    let values = unsafe { std::slice::from_raw_parts(data, len) };
     let mut offset = 0;
-    while let End::Done(Some(value)) = guard::run(|| Ok(held_value(offset))) {
-        offset += value.len;
-        // SAFETY: the caller made room; the held bytes stay until the next native call, and making an object yields to
-        // nobody.
+    while let End::Done(Some(value)) = guard::run(|| Ok(next_value(&values[offset..], count))) {
+        offset += value.len();
+        // SAFETY: the caller made room.
         unsafe {
-            if value.is_nil {
+            if value == b"\xc0" {
                 lua::lua_pushnil(l);
-            } else if !object::push(l, value.data, value.len, value.is_plain) {
+            } else if !object::push(l, value.as_ptr(), value.len(), is_plain) {
                 return false;
             }
         }
     }
     true
+}
+
+/// The first of the values that are left of `count`.
+fn next_value(rest: &[u8], count: u32) -> Option<&[u8]> {
+    match count {
+        // One value is not walked over to find where it ends.
+        1 if !rest.is_empty() => Some(rest),
+        _ => Cursor::new(rest).span().ok(),
+    }
 }
 
 /// Puts an error in the place of the held values.
@@ -307,29 +324,6 @@ unsafe fn hold_error(l: *mut lua_State, text: &str) {
         // SAFETY: the caller's promise.
         unsafe { guard::raise(l) };
     }
-}
-
-#[derive(Clone, Copy)]
-struct Value {
-    data: *const u8,
-    len: usize,
-    is_nil: bool,
-    is_plain: bool,
-}
-
-/// The held value that begins at `offset`, if one does.
-fn held_value(offset: usize) -> Option<Value> {
-    RUNTIME.with(|runtime| {
-        let reply = runtime.held.reply()?;
-        let rest = reply.values().get(offset..)?;
-        // One value is not walked over to find where it ends.
-        let span = match reply.count() {
-            1 if !rest.is_empty() => rest,
-            _ => Cursor::new(rest).span().ok()?,
-        };
-        let is_plain = runtime.held.is_plain();
-        Some(Value { data: span.as_ptr(), len: span.len(), is_nil: span == b"\xc0", is_plain })
-    })
 }
 
 /// Waits for the answer and shows it to Lua.

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use super::answers;
 use super::failure::Failure;
-use super::runtime::{Entry, RUNTIME};
+use super::runtime::{Entry, RUNTIME, Runtime};
 use super::sys::{self, Fiber};
 use crate::call::request::Reply;
 use crate::router::Router;
@@ -125,6 +125,8 @@ unsafe extern "C" fn main(_: *mut c_void) -> c_int {
 /// Hands out all answers there are.
 fn deliver() {
     RUNTIME.with(|runtime| {
+        let Runtime { held, buffers, .. } = runtime;
+        held.reclaim(buffers);
         let mut batch = std::mem::take(&mut runtime.completion.batch);
         for id in 1.. {
             let Some(entry) = runtime.routers.slot(id) else { break };

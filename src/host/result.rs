@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_void};
 use std::ptr;
 
 use super::buffers::Buffers;
+use super::sys::{self, lua};
 use super::tx;
 use crate::call::request::Reply;
 
@@ -55,13 +56,15 @@ pub const BIG: usize = 64 * 1024;
 /// which is whenever the collector likes, also while Lua reads them.
 pub struct Held {
     reply: Option<Reply>,
+    /// Replaced by what a finalizer has asked for, while somebody was perhaps reading them.
+    set_aside: Vec<Reply>,
     /// It is known that no extension is in what is shown.
     is_plain: bool,
 }
 
 impl Held {
     pub const fn new() -> Held {
-        Held { reply: None, is_plain: false }
+        Held { reply: None, set_aside: Vec::new(), is_plain: false }
     }
 
     /// Shows `reply` in the place of the one before.
@@ -73,7 +76,9 @@ impl Held {
 
     /// Shows a `reply` that somebody else keeps, who must give it to [`Held::inherit`] in the end.
     pub fn show(&mut self, reply: &Reply, buffers: &mut Buffers) {
-        self.release(buffers);
+        if let Some(before) = self.reply.take() {
+            self.replace(before, buffers);
+        }
         show(View::of(reply));
         self.is_plain = reply.is_plain();
     }
@@ -84,8 +89,23 @@ impl Held {
             // As in `hold`: nothing moves. What is shown is one reply, so there is none here yet.
             self.reply = Some(reply);
         } else {
-            buffers.put(reply.into_buffer());
+            self.replace(reply, buffers);
         }
+    }
+
+    /// A reply that is shown no more. Whoever reads one allocates, and so the collector may run a user's finalizer in between, which
+    /// may ask for another answer: then the first one stays until nobody can be reading any more.
+    fn replace(&mut self, reply: Reply, buffers: &mut Buffers) {
+        if !in_finalizer() {
+            buffers.put(reply.into_buffer());
+        } else {
+            self.set_aside.push(reply);
+        }
+    }
+
+    /// For a fiber that has just been resumed: no other one is in the middle of reading, and no finalizer yields.
+    pub fn reclaim(&mut self, buffers: &mut Buffers) {
+        self.set_aside.drain(..).for_each(|reply| buffers.put(reply.into_buffer()));
     }
 
     /// What is shown, as one array.
@@ -124,6 +144,14 @@ impl Held {
             buffers.put(reply.into_buffer());
         }
     }
+}
+
+/// Whether this may run inside of a finalizer: LuaJIT stops the collector for it (`gc_call_finalizer`). So does
+/// `collectgarbage('stop')`, which costs nothing but keeping replies for a while.
+fn in_finalizer() -> bool {
+    debug_assert!(tx::is_here());
+    // SAFETY: on TX. It reads one field of the state that all of Lua has in common.
+    unsafe { lua::lua_gc(sys::luaT_state(), sys::LUA_GCISRUNNING, 0) == 0 }
 }
 
 fn view() -> View {

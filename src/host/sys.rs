@@ -15,6 +15,8 @@ pub use tarantool::ffi::tarantool::{
 pub const COIO_READ: c_int = 1;
 /// LuaJIT's own type for FFI values, `LUA_TCDATA`.
 pub const LUA_TCDATA: c_int = 10;
+/// LuaJIT's own question to `lua_gc`: neither stopped nor running a finalizer.
+pub const LUA_GCISRUNNING: c_int = 9;
 
 /// What a fiber runs. The argument is a `va_list`, of which nothing is read: 2.6 leaves it unset in some ways of
 /// starting a fiber.

@@ -65,7 +65,7 @@ local function callraw(...)
 end
 
 local test = tap.test('host')
-test:plan(16)
+test:plan(17)
 
 local NOT_CONFIGURED = "rawshard: no router is configured: call require('rawshard.router').cfg(...) first"
 test:is(callraw(1, 'read', 'echo'), NOT_CONFIGURED, 'the stored function alone starts nothing')
@@ -225,6 +225,47 @@ test:test('objects of results', function(t)
     collectgarbage()
     t:ok(finalized >= 2000, 'finalizers have made objects')
     t:is(right, made, 'all of them hold the right bytes')
+end)
+
+-- What decodes allocates, so that a user's finalizers run in the middle of it. What these ask for does not take its bytes away.
+test:test('an answer that is read while finalizers ask for others', function(t)
+    t:plan(3)
+    local function future(...)
+        local bytes = msgpack.encode({...})
+        return native.future_bucket(id, 1, READ, 'echo', ffi.cast('const char *', bytes), #bytes, 20, nil, 2)
+    end
+    local small = future('small', 1)
+    wait_until('an answer', function() return native.future_is_ready(small) end)
+    local many = {}
+    for i = 1, 30000 do
+        many[i] = {i}
+    end
+    local dirt = ('\xc1'):rep(#msgpack.encode({many}) - 10)
+    local asked, wrong = 0, 0
+    local function ask()
+        asked = asked + 1
+        native.future_result(small)
+        if asked % 300 == 0 then
+            -- Where the answer lay, if that is anybody's.
+            future(dirt)
+        end
+    end
+    for _ = 1, 10 do
+        for _ = 1, 3000 do
+            getmetatable(newproxy(true)).__gc = ask
+        end
+        call('echo', {many})
+        local value = msgpack.decode_unchecked(result.data)
+        for i = 1, #many do
+            wrong = wrong + (type(value[i]) == 'table' and value[i][1] == i and 0 or 1)
+        end
+    end
+    collectgarbage()
+    collectgarbage()
+    t:ok(asked >= 10000, 'finalizers have asked')
+    t:is(wrong, 0, 'all values are right')
+    call('echo', {1, 2})
+    t:is_deeply(values(), {1, 2}, 'the next answer')
 end)
 
 -- The collector may find a future while Lua reads its answer: the last use of the future is asking for it.
