@@ -6,11 +6,14 @@ local fiber = require('fiber')
 local json = require('json')
 local mp = require('test.helper.mp')
 local peer = require('test.helper.peer')
+local prelude = require('test.helper.prelude')
+local socket = require('socket')
 local suite = require('test.helper.suite')
 
 local s = suite.new('peers', {peers = 2})
 
 local fes = {'lua', 'cfunc', 'direct'}
+local on_router = prelude.on_router()
 
 -- Bytes of a frame with this header and body.
 local function frame(header, body)
@@ -392,6 +395,87 @@ s:scenario('reconnects do not storm', {fe = {'lua'}, heals = true, router = 'raw
     fiber.sleep(1)
     local rate = (p.accepted - from) / (fiber.clock() - started)
     t:within(rate, 0, 30, 'attempts per second')
+end)
+
+-- An engine holds the answer of a call that took 64 ms or more back for up to 4 ms, while fewer than a sixteenth of the calls
+-- under way have been answered. The router asks for the answers, one pair after another, by writing to `prompt` and looking at
+-- the engine's counters, so that its TX does not turn in between: nothing fetches an answer but the wait itself. The second
+-- answer of a pair is asked for when the engine has the first one, and comes in a later turn of the engine: so when it is
+-- there, the first one has been handed over.
+s:scenario('a wait of no time finds an answer that is held back', {
+    fe = false, heals = true, router = 'rawshard',
+}, function(t, _, c)
+    local SILENT, PAIRS = 100, 20
+    local p = c.peers[1]
+    local held = {}
+    local seen = 0
+    p.on_call = function(request)
+        local args = mp.elements(mp.elements(request.args)[4])
+        held[mp.decode_uint(args[1])] = request
+        seen = seen + 1
+        return peer.silent()
+    end
+    local prompt = socket.tcp_server('127.0.0.1', 0, function(client)
+        -- One byte for the next answer.
+        local i = 0
+        while client:read(1) == '.' do
+            i = i + 1
+            p:answer(held[i].conn, held[i], peer.ok('\x92\xc3' .. mp.uint(i)))
+        end
+        client:close()
+    end)
+    on_router(c, [[
+        local silent, pairs, port = ...
+        router.discovery_set('off')
+        _G.prompt = require('socket').tcp_connect('127.0.0.1', port)
+        _G.waits = {}
+        for i = 1, 2 * pairs + silent do
+            waits[i] = router.callrw(1, 'f', {i}, {is_async = true, timeout = 60})
+        end
+    ]], SILENT, PAIRS, prompt:name().port)
+    suite.wait_until('all calls', function() return seen == SILENT + 2 * PAIRS end)
+    local res = on_router(c, [[
+        local silent, pairs = ...
+        local function engine()
+            return router.info().engines[1]
+        end
+        local function answered(wanted)
+            prompt:syswrite('.')
+            local deadline = fiber.clock() + 10
+            while engine().replies < wanted and fiber.clock() < deadline do end
+        end
+        -- All of them have been under way for long by now.
+        fiber.sleep(0.1)
+        local valid, right, missed = 0, 0, 0
+        for i = 1, 2 * pairs, 2 do
+            -- Nobody else's call is answered in between.
+            wait(function() return engine().in_flight == silent + 2 * pairs - i + 1 end)
+            local before = engine()
+            answered(before.replies + 1)
+            answered(before.replies + 2)
+            local is_alone = engine().calls == before.calls
+            local first = waits[i]:wait_result(0)
+            local second = waits[i + 1]:wait_result(10)
+            if is_alone then
+                valid = valid + 1
+                missed = missed + (first == nil and 1 or 0)
+            end
+            -- An answer that was not there may still come.
+            first = waits[i]:wait_result(10)
+            right = right + (first[1] == i and second[1] == i + 1 and 1 or 0)
+        end
+        for _, future in ipairs(waits) do
+            future:discard()
+        end
+        prompt:close()
+        _G.prompt, _G.waits = nil
+        router.discovery_set('on')
+        return {valid = valid, right = right, missed = missed}
+    ]], SILENT, PAIRS)
+    prompt:close()
+    t:ok(res.valid > 0, 'the engine was seen to read answers', '  got: %s', json.encode(res))
+    t:is(res.missed, 0, 'answers that were there and not found')
+    t:is(res.right, PAIRS, 'each pair has its own answers')
 end)
 
 s:run()
