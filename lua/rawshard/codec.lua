@@ -28,7 +28,7 @@ local encode = msgpack.encode
 local decode = msgpack.decode_unchecked
 local is_object = msgpack.is_object or function() return false end
 local make_error = lerror.make
-local release, result_fault = native.release, native.result_fault
+local release, result_fault, begin_reading = native.release, native.result_fault, native.begin_reading
 local native_raw_array, native_raw_value = native.raw_array, native.raw_value
 
 -- Encoded arguments and results beyond it give their memory back at once instead of keeping it for the next call.
@@ -51,8 +51,9 @@ local spare
 -- nil, or the buffer with a MessagePack array valid until the next yield and its length, or the object itself. The third value
 -- is a buffer to recycle after the call, if there is one. Whether there is an array in it, the native half looks; what
 -- cannot hold one at all raises `usage`. What has no MessagePack form gives nil, nil and an error, as vshard does not
--- raise for it either.
-local function encode_args(args, usage)
+-- raise for it either. `is_async`: the native half allocates before it copies, and a finalizer that calls something must not
+-- encode into the same buffer meanwhile; so that comes as fourth value, to be given back when the call is sent.
+local function encode_args(args, usage, is_async)
     if args == nil then
         return nil, 0
     end
@@ -74,8 +75,15 @@ local function encode_args(args, usage)
     if len > BIG then
         return buf, len, buf
     end
+    if is_async then
+        return buf, len, nil, buf
+    end
     spare = buf
     return buf, len
+end
+
+local function give_back(buf)
+    spare = buf
 end
 
 local function finish(size, ok, ...)
@@ -88,7 +96,8 @@ local function finish(size, ok, ...)
     return nil, make_error((...))
 end
 
--- Runs a decoder of values on the result. Its failure is nil and an error, although the user's function was executed:
+-- Runs a decoder of values on the result, the first thing that allocates once `result_fault` has seen that this is ours: a
+-- finalizer may have asked for another one. Its failure is nil and an error, although the user's function was executed:
 -- decoding raises for a NaN as a key, an extension that this host does not know, or with Lua memory at its limit.
 local function decoded(decoder, n)
     local size = result.data_end - result.data
@@ -128,7 +137,8 @@ local function decode_up_to_three(n)
 end
 
 local function decode_all(n)
-    local values, pos = setmetatable({}, seq_mt), result.data
+    local pos = result.data
+    local values = setmetatable({}, seq_mt)
     for i = 1, n do
         values[i], pos = decode(pos)
     end
@@ -214,6 +224,7 @@ local function into_buffer(buf, skip_header)
     local array, data_end
     -- Each of these allocates, and a finalizer may ask for another answer.
     repeat
+        begin_reading()
         array, data_end = result.array, result.data_end
     until array == result.array
     local size = data_end - array
@@ -234,6 +245,7 @@ end
 
 return {
     encode_args = encode_args,
+    give_back = give_back,
     failure = failure,
     first_or_error = first_or_error,
     up_to_three = up_to_three,

@@ -16,7 +16,7 @@ local native = require('rawshard.native')
 local object = require('rawshard.object')
 local places = require('rawshard.places')
 
-local encode_args, failure = codec.encode_args, codec.failure
+local encode_args, give_back, failure = codec.encode_args, codec.give_back, codec.failure
 local read_opts = callopts.read
 local up_to_three, raw_array, into_buffer = codec.up_to_three, codec.raw_array, codec.into_buffer
 local call_instance, future_instance = native.call_instance, native.future_instance
@@ -179,7 +179,7 @@ function methods.call(self, func, args, opts)
         error(USAGE, 0)
     end
     local timeout, _, is_raw, is_async, special = read_opts(opts, nil, USAGE)
-    local data, len, extra = encode_args(args, USAGE)
+    local data, len, extra, lent = encode_args(args, USAGE, is_async or special ~= nil)
     if len == nil then
         return false, nil, extra
     end
@@ -188,6 +188,9 @@ function methods.call(self, func, args, opts)
     if is_async or special ~= nil then
         local sent = future_instance(router_id, place.index, position, func, data, len, timeout,
                                      is_raw and ALL_RAW or ALL)
+        if lent ~= nil then
+            give_back(lent)
+        end
         if is_async then
             if extra ~= nil then
                 extra:recycle()

@@ -16,7 +16,7 @@ local native = require('rawshard.native')
 local object = require('rawshard.object')
 local places = require('rawshard.places')
 
-local encode_args, failure = codec.encode_args, codec.failure
+local encode_args, give_back, failure = codec.encode_args, codec.give_back, codec.failure
 local read_opts = callopts.read
 local up_to_three, raw_array, into_buffer = codec.up_to_three, codec.raw_array, codec.into_buffer
 local call_replicaset, future_replicaset = native.call_replicaset, native.future_replicaset
@@ -59,7 +59,7 @@ local function call(self, flags, default_timeout, func, args, opts)
     if opts then
         timeout, request_timeout, is_raw, is_async, special = read_opts(opts, default_timeout, USAGE)
     end
-    local data, len, extra = encode_args(args, USAGE)
+    local data, len, extra, lent = encode_args(args, USAGE, is_async or special ~= nil)
     if len == nil then
         return nil, extra
     end
@@ -67,6 +67,9 @@ local function call(self, flags, default_timeout, func, args, opts)
     if is_async or special ~= nil then
         local sent = future_replicaset(self._router_id, place.index, flags, func, data, len, timeout, request_timeout,
                                        is_raw and ALL_RAW or ALL)
+        if lent ~= nil then
+            give_back(lent)
+        end
         if is_async then
             if extra ~= nil then
                 extra:recycle()

@@ -32,7 +32,7 @@ local object = require('rawshard.object')
 local version = require('rawshard.version')
 
 local call_bucket, future_bucket, native_callraw = native.call_bucket, native.future_bucket, native.callraw
-local encode_args, failure = codec.encode_args, codec.failure
+local encode_args, give_back, failure = codec.encode_args, codec.give_back, codec.failure
 local first_or_error, raw_array = codec.first_or_error, codec.raw_array
 local read_opts = callopts.read
 local FIRST, FIRST_RAW, ALL, ALL_RAW = future.FIRST, future.FIRST_RAW, future.ALL, future.ALL_RAW
@@ -113,13 +113,16 @@ local function do_call(self, bucket_id, flags, func, args, opts)
     if special ~= nil and special.buffer ~= nil then
         error('option "buffer" is for calls of replicasets and replicas: here the answer is looked at', 0)
     end
-    local data, len, extra = encode_args(args, CALL_USAGE)
+    local data, len, extra, lent = encode_args(args, CALL_USAGE, is_async or special ~= nil)
     if len == nil then
         return nil, extra
     end
     if is_async then
         local res = future_bucket(id, bucket_id, flags, func, data, len, timeout, request_timeout,
                                   is_raw and FIRST_RAW or FIRST)
+        if lent ~= nil then
+            give_back(lent)
+        end
         if extra ~= nil then
             extra:recycle()
         end
@@ -128,6 +131,9 @@ local function do_call(self, bucket_id, flags, func, args, opts)
     local n
     if special ~= nil then
         local sent = future_bucket(id, bucket_id, flags, func, data, len, timeout, request_timeout, is_raw and ALL_RAW or ALL)
+        if lent ~= nil then
+            give_back(lent)
+        end
         n = future.wait_for(sent, special)
     else
         n = call_bucket(id, bucket_id, flags, func, data, len, timeout, request_timeout)

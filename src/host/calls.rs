@@ -33,6 +33,7 @@ pub const FUNCTIONS: &[(&CStr, lua::lua_CFunction)] = &[
     (c"callraw", callraw),
     (c"prepare", prepare),
     (c"result_fault", result_fault),
+    (c"begin_reading", begin_reading),
     (c"release", release),
     (c"raw_array", raw_array),
     (c"raw_value", raw_value),
@@ -194,6 +195,15 @@ unsafe extern "C-unwind" fn prepare(l: *mut lua_State) -> c_int {
     if let End::Done(()) = done { 0 } else { unsafe { guard::raise(l) } }
 }
 
+/// `() -> nothing`. What the caller's own call has shown is shown.
+unsafe extern "C-unwind" fn begin_reading(_: *mut lua_State) -> c_int {
+    let _ = guard::run(|| {
+        RUNTIME.with(|runtime| runtime.held.begin_reading());
+        Ok(())
+    });
+    0
+}
+
 /// `() -> nothing`
 unsafe extern "C-unwind" fn release(_: *mut lua_State) -> c_int {
     let _ = guard::run(|| {
@@ -226,6 +236,7 @@ unsafe fn give_object(l: *mut lua_State, part: fn(&Held) -> &[u8]) -> c_int {
     unsafe {
         let shown = guard::run(|| {
             Ok(RUNTIME.with(|runtime| {
+                runtime.held.begin_reading();
                 let bytes = part(&runtime.held);
                 (bytes.as_ptr(), bytes.len(), runtime.held.is_plain())
             }))
@@ -251,6 +262,7 @@ unsafe extern "C-unwind" fn result_fault(l: *mut lua_State) -> c_int {
             // The values' own array is not theirs.
             let fit = RUNTIME.with(|runtime| {
                 let Runtime { held, .. } = runtime;
+                held.begin_reading();
                 // Fewer bytes than levels cannot be too deep.
                 if held.is_plain() && held.array().len() <= levels {
                     return Ok(());

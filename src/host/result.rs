@@ -60,11 +60,14 @@ pub struct Held {
     set_aside: Vec<Reply>,
     /// It is known that no extension is in what is shown.
     is_plain: bool,
+    /// The same two of the answer that was shown when a finalizer first asked for another one: whoever was about to read it gets it
+    /// back.
+    outer: Option<(View, bool)>,
 }
 
 impl Held {
     pub const fn new() -> Held {
-        Held { reply: None, set_aside: Vec::new(), is_plain: false }
+        Held { reply: None, set_aside: Vec::new(), is_plain: false, outer: None }
     }
 
     /// Shows `reply` in the place of the one before.
@@ -76,6 +79,11 @@ impl Held {
 
     /// Shows a `reply` that somebody else keeps, who must give it to [`Held::inherit`] in the end.
     pub fn show(&mut self, reply: &Reply, buffers: &mut Buffers) {
+        if !in_finalizer() {
+            self.outer = None;
+        } else if self.outer.is_none() && !view().array.is_null() {
+            self.outer = Some((view(), self.is_plain));
+        }
         if let Some(before) = self.reply.take() {
             self.replace(before, buffers);
         }
@@ -103,8 +111,22 @@ impl Held {
         }
     }
 
+    /// Whoever begins to read sees what its own call has shown, whatever finalizers have asked for since.
+    pub fn begin_reading(&mut self) {
+        if self.outer.is_some()
+            && !in_finalizer()
+            && let Some((view, is_plain)) = self.outer.take()
+        {
+            show(view);
+            self.is_plain = is_plain;
+        }
+    }
+
     /// For a fiber that has just been resumed: no other one is in the middle of reading, and no finalizer yields.
     pub fn reclaim(&mut self, buffers: &mut Buffers) {
+        if self.outer.take().is_some() {
+            show(View::EMPTY);
+        }
         self.set_aside.drain(..).for_each(|reply| buffers.put(reply.into_buffer()));
     }
 
@@ -138,6 +160,9 @@ impl Held {
     }
 
     pub fn release(&mut self, buffers: &mut Buffers) {
+        if self.outer.is_some() && !in_finalizer() {
+            self.outer = None;
+        }
         show(View::EMPTY);
         self.is_plain = false;
         if let Some(reply) = self.reply.take() {

@@ -65,7 +65,7 @@ local function callraw(...)
 end
 
 local test = tap.test('host')
-test:plan(17)
+test:plan(19)
 
 local NOT_CONFIGURED = "rawshard: no router is configured: call require('rawshard.router').cfg(...) first"
 test:is(callraw(1, 'read', 'echo'), NOT_CONFIGURED, 'the stored function alone starts nothing')
@@ -266,6 +266,101 @@ test:test('an answer that is read while finalizers ask for others', function(t)
     t:is(wrong, 0, 'all values are right')
     call('echo', {1, 2})
     t:is_deeply(values(), {1, 2}, 'the next answer')
+end)
+
+test:test('an answer that is read after finalizers have asked for others', function(t)
+    local codec, buffer = require('rawshard.codec'), require('buffer')
+    local methods = require('rawshard.future') and native.future_mt.__index
+    local function future(...)
+        local bytes = msgpack.encode({...})
+        return native.future_bucket(id, 1, READ, 'echo', ffi.cast('const char *', bytes), #bytes, 20, nil, 2)
+    end
+    local asked, right = 0, 0
+    local others = {future({'other'}, 1), future(('x'):rep(100000), 2)}
+    for _, other in ipairs(others) do
+        wait_until('an answer', function() return native.future_is_ready(other) end)
+    end
+    local function ask()
+        for i, other in ipairs(others) do
+            asked = asked + 1
+            right = right + (methods.result(other)[2] == i and 1 or 0)
+        end
+    end
+    local function collect()
+        for _ = 1, 3 do
+            getmetatable(newproxy(true)).__gc = ask
+        end
+        collectgarbage()
+        collectgarbage()
+    end
+    local buf = buffer.ibuf()
+    local ways = {
+        ['all values'] = {{1, 'two', {3}}, codec.all_values},
+        ['the first value'] = {{{a = 1}}, function(n) return {codec.first_or_error(n)} end},
+        ['three values'] = {{{1}, {2}, {3}}, function(n) return {codec.up_to_three(n)} end},
+        ['a big value'] = {{('big'):rep(50000)}, codec.all_values},
+        ['bytes in a buffer'] = {{1, ('bytes'):rep(100)}, function()
+            local len = codec.into_buffer(buf, true)
+            local bytes = ffi.string(buf.rpos, len)
+            buf:reset()
+            return msgpack.decode(bytes)
+        end},
+        ['an object'] = has_objects and {{1, {2}}, function() return codec.raw_array():decode() end} or nil,
+    }
+    local count = 0
+    for _ in pairs(ways) do
+        count = count + 1
+    end
+    t:plan(2 * count + 2)
+    for name, way in pairs(ways) do
+        for _, finds in ipairs({'', ', once more'}) do
+            local n = call('echo', way[1])
+            collect()
+            t:is_deeply(way[2](n), way[1], name .. finds)
+        end
+    end
+    t:ok(asked >= 12 * count, 'finalizers have asked')
+    t:is(right, asked, 'and got what they asked for')
+end)
+
+test:test('arguments that are sent while finalizers send others', function(t)
+    t:plan(3)
+    local codec = require('rawshard.codec')
+    local methods = require('rawshard.future') and native.future_mt.__index
+    local function send(...)
+        local data, len, _, lent = codec.encode_args({...}, 'usage', true)
+        local future = native.future_bucket(id, 1, READ, 'echo', data, len, 20, nil, 2)
+        if lent ~= nil then
+            codec.give_back(lent)
+        end
+        return future
+    end
+    local sent, wrong = 0, 0
+    local function finalize()
+        sent = sent + 1
+        native.future_detach(send('finalizer', ('f'):rep(sent % 50)))
+    end
+    local pause, multiplier = collectgarbage('setpause', 100), collectgarbage('setstepmul', 1000)
+    for round = 1, 20 do
+        local futures = {}
+        for i = 1, 500 do
+            getmetatable(newproxy(true)).__gc = finalize
+            futures[i] = send(round, i, ('x'):rep(i % 70))
+        end
+        for i = 1, 500 do
+            local res, err = methods.wait_result(futures[i], 20)
+            local is_right = err == nil and res[1] == round and res[2] == i and res[3] == ('x'):rep(i % 70)
+            wrong = wrong + (is_right and 0 or 1)
+        end
+    end
+    collectgarbage('setpause', pause)
+    collectgarbage('setstepmul', multiplier)
+    collectgarbage()
+    collectgarbage()
+    t:ok(sent > 5000, 'finalizers have sent')
+    t:is(wrong, 0, 'all answers are right')
+    wait_until('theirs have ended', function() return native.info(id).waiters.used == 0 end)
+    t:is(native.info(id).waiters.used, 0, 'nothing is left')
 end)
 
 -- The collector may find a future while Lua reads its answer: the last use of the future is asking for it.

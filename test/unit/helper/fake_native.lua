@@ -186,6 +186,8 @@ function fake.raw_value()
     return msgpack.object_from_raw(result.data, result.data_end - result.data)
 end
 
+function fake.begin_reading() end
+
 function fake.release()
     fake.released = (fake.released or 0) + 1
 end
