@@ -15,10 +15,12 @@ local TEXT = [[
     -- Until f gives something, which is what it gives then; or what it gave last.
     local function wait(f, timeout)
         local deadline = fiber.clock() + (timeout or 10)
-        while not f() and fiber.clock() < deadline do
+        local res = f()
+        while not res and fiber.clock() < deadline do
             fiber.sleep(0.005)
+            res = f()
         end
-        return f()
+        return res
     end
     -- f(i) in n fibers at once, until all of them have ended.
     local function in_fibers(n, f)
