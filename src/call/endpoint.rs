@@ -105,7 +105,7 @@ pub fn read(
         Err(malformed) => return Err((bytes, malformed)),
     };
     let Endpoint { access, timeout, attempt_timeout, .. } = *endpoint;
-    let payload = Payload::new(Head::StorageCall { bucket, mode: access.mode.name() }, bytes);
+    let payload = Payload::new(Head::StorageCall { bucket, mode: access.mode }, bytes);
     Ok(Read { bucket, access, timeout, attempt_timeout, payload })
 }
 

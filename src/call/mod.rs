@@ -9,6 +9,7 @@ pub mod request;
 #[cfg(test)]
 mod samples;
 pub mod selector;
+pub mod setbacks;
 pub mod verdict;
 pub mod wheel;
 
@@ -20,6 +21,7 @@ use crate::time::Time;
 use crate::wire::payload::{Head, Payload};
 use raw_args::Read;
 use request::{Access, Client, Request, Target, Token, Unread};
+use setbacks::Setbacks;
 use verdict::Envelope;
 
 /// Pause while a redirect names a replicaset that this router does not have (router: 50 ms polls of the configuration).
@@ -47,17 +49,13 @@ pub struct Call {
     pub timer: Time,
     /// The replicaset of the last attempt.
     pub replicaset: Option<ReplicasetIdx>,
-    /// Instances that failed this call; see [`crate::route::pick`]. Reads alone have such, most have none.
-    pub tried: Vec<InstanceIdx>,
+    /// What has come between so far. Most calls have none, and each takes a slot of the same size.
+    setbacks: Option<Box<Setbacks>>,
     /// Refusals and failed resolves so far.
     pub hops: u32,
     pub attempts: u32,
     /// When the newest attempt was sent.
     pub sent: Time,
-    /// The newest refusal or resolve error, encoded: what the caller gets if the deadline comes.
-    pub last_error: Option<Box<[u8]>>,
-    /// A redirect named this replicaset, which was not in the configuration.
-    pub destination: Option<Box<str>>,
 }
 
 /// Where a call is.
@@ -80,7 +78,7 @@ pub enum Stage {
 impl Call {
     pub fn new(request: Request) -> Call {
         let head = match request.target {
-            Target::Bucket(bucket) => Head::StorageCall { bucket, mode: request.access.mode.name() },
+            Target::Bucket(bucket) => Head::StorageCall { bucket, mode: request.access.mode },
             _ => Head::Empty,
         };
         let Request { token, client, target, access, deadline, answer_by, attempt_timeout, pushes, body } =
@@ -120,13 +118,31 @@ impl Call {
             stage: Stage::Ready,
             timer: deadline,
             replicaset: None,
-            tried: Vec::new(),
+            setbacks: None,
             hops: 0,
             attempts: 0,
             sent: Time::ZERO,
-            last_error: None,
-            destination: None,
         }
+    }
+
+    /// Instances that failed this call; see [`crate::route::pick`].
+    pub fn tried(&self) -> &[InstanceIdx] {
+        self.setbacks.as_ref().map_or(&[], |setbacks| &setbacks.tried)
+    }
+
+    /// For one more.
+    pub fn setbacks(&mut self) -> &mut Setbacks {
+        self.setbacks.get_or_insert_default()
+    }
+
+    /// Takes the newest error.
+    pub fn take_error(&mut self) -> Option<Box<[u8]>> {
+        self.setbacks.as_mut()?.last_error.take()
+    }
+
+    /// Takes the destination of a redirect that could not be followed.
+    pub fn take_destination(&mut self) -> Option<Box<str>> {
+        self.setbacks.as_mut()?.destination.take()
     }
 
     /// A read whose attempts have no time.

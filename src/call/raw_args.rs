@@ -125,7 +125,7 @@ pub fn read(bytes: Vec<u8>, keyspace: Keyspace) -> Result<Read, (Vec<u8>, Malfor
         Ok(parsed) => parsed,
         Err(malformed) => return Err((bytes, malformed)),
     };
-    let head = Head::StorageCall { bucket, mode: access.mode.name() };
+    let head = Head::StorageCall { bucket, mode: access.mode };
     let payload = match (written, place) {
         (None, Some(place)) => Payload::of(head, bytes, place),
         (written, _) => Payload::new(head, written.unwrap_or_default()),
@@ -190,7 +190,7 @@ mod tests {
     fn sent(bytes: &[u8]) -> Vec<u8> {
         let read =
             read(bytes.to_vec(), keyspace()).unwrap_or_else(|(_, refusal)| panic!("{refusal}: {bytes:02x?}"));
-        let head = Head::StorageCall { bucket: read.bucket, mode: read.access.mode.name() };
+        let head = Head::StorageCall { bucket: read.bucket, mode: read.access.mode };
         assert_eq!(read.payload.head(), head);
         read.payload.bytes().to_vec()
     }

@@ -137,8 +137,9 @@ impl Core {
         let (Target::Bucket(bucket), Some(asked)) = (call.target, call.replicaset) else {
             return self.fail_with(id, error);
         };
-        call.last_error = Some(error.into());
-        call.tried.clear();
+        let setbacks = call.setbacks();
+        setbacks.last_error = Some(error.into());
+        setbacks.tried.clear();
         self.buckets.forget_if(bucket, asked);
         let destination = ErrorView::parse(error).destination.and_then(|id| std::str::from_utf8(id).ok());
         let pause = call.next_pause();
@@ -150,12 +151,12 @@ impl Core {
                 self.pause(id, pause, now);
             }
             Some((unknown, None)) => {
-                if call.destination.is_none() {
+                if call.setbacks().destination.is_none() {
                     let text =
                         format!("buckets move to replicaset {unknown}, which is not in the configuration");
                     self.moved_away.warn(text, now);
                 }
-                call.destination = Some(unknown.into());
+                call.setbacks().destination = Some(unknown.into());
                 self.pause(id, UNKNOWN_DESTINATION_PAUSE, now);
             }
         }
@@ -167,7 +168,7 @@ impl Core {
         let Some(replicaset) = call.replicaset.and_then(|idx| topology.replicaset(idx)) else {
             return self.fail_with(id, error);
         };
-        call.last_error = Some(error.into());
+        call.setbacks().last_error = Some(error.into());
         let hint = ErrorView::parse(error).master.and_then(|id| std::str::from_utf8(id).ok());
         let master = hint.and_then(|id| topology.instance_by_id(replicaset, id)).filter(|idx| *idx != asked);
         let pause = call.next_pause();
@@ -193,15 +194,16 @@ impl Core {
     pub(super) fn try_elsewhere(&mut self, id: CallId, asked: InstanceIdx, error: &[u8], now: Time) {
         let Some(call) = self.calls.get_mut(id) else { return };
         match (call.access.mode, call.replicaset) {
-            (pick::Mode::Read, Some(_)) if !call.tried.contains(&asked) => {
-                call.tried.push(asked);
-                call.last_error = Some(error.into());
+            (pick::Mode::Read, Some(_)) if !call.tried().contains(&asked) => {
+                let setbacks = call.setbacks();
+                setbacks.tried.push(asked);
+                setbacks.last_error = Some(error.into());
                 self.again(id);
             }
             (pick::Mode::Write, Some(_))
                 if matches!(call.target, Target::Bucket(_)) && is_starting(error) =>
             {
-                call.last_error = Some(error.into());
+                call.setbacks().last_error = Some(error.into());
                 let pause = call.next_pause().max(PAUSE_OF_STARTING);
                 self.pause(id, pause, now);
             }

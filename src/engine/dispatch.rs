@@ -26,12 +26,12 @@ impl Core {
         if call.deadline <= now {
             return self.deadline(id);
         }
-        if let Some(destination) = call.destination.take() {
+        if let Some(destination) = call.take_destination() {
             let known = self.topology.replicaset_by_id(&destination);
             match (known, call.target) {
                 (Some(replicaset), Target::Bucket(bucket)) => self.buckets.set(bucket, replicaset),
                 _ => {
-                    call.destination = Some(destination);
+                    call.setbacks().destination = Some(destination);
                     return self.pause(id, UNKNOWN_DESTINATION_PAUSE, now);
                 }
             }
@@ -68,7 +68,7 @@ impl Core {
             peers.get(idx.slot()).and_then(Option::as_ref).is_some_and(|peer| peer.is_usable(now))
         };
         let turn = &mut self.balance[idx.slot()];
-        if let Some(instance) = pick::pick(replicaset, call.access, &call.tried, turn, usable) {
+        if let Some(instance) = pick::pick(replicaset, call.access, call.tried(), turn, usable) {
             return self.dispatch_to_instance(id, instance, now);
         }
         let failure = Failure::MissingMaster { replicaset: replicaset.id.clone() };
@@ -140,10 +140,11 @@ impl Core {
             Stage::Sent(idx, key) => {
                 // This attempt's time is over; the answer, should it come, is late.
                 call.stage = Stage::Ready;
-                if call.tried.contains(&idx) {
-                    call.tried.clear();
+                let tried = &mut call.setbacks().tried;
+                if tried.contains(&idx) {
+                    tried.clear();
                 }
-                call.tried.push(idx);
+                tried.push(idx);
                 let sent = call.sent;
                 self.give_up(idx, sent);
                 self.abandon(idx, key);
@@ -171,7 +172,7 @@ impl Core {
         self.counters.timeouts.add(1);
         let Some(call) = self.calls.get_mut(id) else { return };
         let sent = call.sent;
-        match (call.stage, call.last_error.take()) {
+        match (call.stage, call.take_error()) {
             (Stage::Waiting(idx), None) if self.peer(idx).is_some_and(|peer| !peer.conn.is_ready()) => {
                 let failure = self.no_connection(idx);
                 self.fail(id, &failure);
@@ -216,7 +217,7 @@ impl Core {
         if let Some(call) = self.calls.get_mut(id) {
             let mut error = Vec::new();
             write_failure(&mut error, failure);
-            call.last_error = Some(error.into());
+            call.setbacks().last_error = Some(error.into());
         }
     }
 }

@@ -210,7 +210,7 @@ impl Core {
                 self.fail_with(id, &error);
                 continue;
             }
-            call.last_error = Some(error.as_slice().into());
+            call.setbacks().last_error = Some(error.as_slice().into());
             let pause = call.next_pause().max(Duration::from_millis(1));
             self.pause(id, pause, now);
         }

@@ -2,22 +2,7 @@
 
 use crate::ids::InstanceIdx;
 use crate::route::topology::Replicaset;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    Read,
-    Write,
-}
-
-impl Mode {
-    /// As `vshard.storage.call` takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Read => "read",
-            Mode::Write => "write",
-        }
-    }
-}
+pub use crate::wire::payload::Mode;
 
 /// How an instance is chosen: vshard's mode, `prefer_replica` and `balance`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

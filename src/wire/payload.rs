@@ -17,7 +17,23 @@ pub enum Head {
     Empty,
     /// `{FUNCTION_NAME: 'vshard.storage.call', TUPLE: [bucket, mode, …` of which the bytes are the rest: function and
     /// arguments.
-    StorageCall { bucket: BucketId, mode: &'static str },
+    StorageCall { bucket: BucketId, mode: Mode },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    Read,
+    Write,
+}
+
+impl Mode {
+    /// As `vshard.storage.call` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Read => "read",
+            Mode::Write => "write",
+        }
+    }
 }
 
 /// The longest head.
@@ -33,6 +49,7 @@ impl Head {
         match self {
             Head::Empty => 0,
             Head::StorageCall { bucket, mode } => {
+                let mode = mode.name();
                 let fixed = STORAGE_CALL.len();
                 out[..fixed].copy_from_slice(STORAGE_CALL);
                 // Always in five bytes: every storage reads any width.
@@ -121,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_head_and_its_rest_are_one_body() {
-        for (id, mode) in [(1, "read"), (u32::MAX, "write")] {
+        for (id, mode, name) in [(1, Mode::Read, "read"), (u32::MAX, Mode::Write, "write")] {
             let bucket = BucketId::new(u64::from(id), u32::MAX).unwrap();
             let mut head = [0; HEAD_MAX];
             let len = Head::StorageCall { bucket, mode }.write(&mut head);
@@ -133,7 +150,7 @@ mod tests {
                 (Ok(2), Ok(0x22), Ok(&b"vshard.storage.call"[..]))
             );
             assert_eq!((cursor.uint(), cursor.array(), cursor.uint()), (Ok(0x21), Ok(4), Ok(u64::from(id))));
-            assert_eq!((cursor.str(), cursor.str()), (Ok(mode.as_bytes()), Ok(&b"echo"[..])));
+            assert_eq!((cursor.str(), cursor.str()), (Ok(name.as_bytes()), Ok(&b"echo"[..])));
             assert_eq!((cursor.span(), cursor.is_at_end()), (Ok(&b"\x91\x05"[..]), true));
         }
     }

@@ -21,7 +21,7 @@ use rawshard::time::Time;
 use rawshard::wire::iproto::TYPE_CALL;
 use rawshard::wire::mp::{self, Cursor};
 use rawshard::wire::path::Path;
-use rawshard::wire::payload::{Head, Payload};
+use rawshard::wire::payload::{Head, Mode, Payload};
 
 use crate::bytes;
 use crate::measure::{live, uncounted};
@@ -206,7 +206,7 @@ fn payload(args: &[u8]) -> Payload {
     let bucket = BucketId::new(7, BUCKETS).expect("in range");
     let mut body = Vec::new();
     rawshard::wire::payload::write_func_and_args(&mut body, b"bench_echo", args);
-    Payload::new(Head::StorageCall { bucket, mode: "read" }, body)
+    Payload::new(Head::StorageCall { bucket, mode: Mode::Read }, body)
 }
 
 fn connection(ops: &mut Ops) {
