@@ -106,11 +106,10 @@ pub enum Form {
 pub struct Reply {
     pub token: Token,
     pub outcome: Outcome,
+    /// To their end the values, right before them an array header that counts them.
     bytes: Vec<u8>,
-    /// Where an array header that counts the values begins; it ends where the values begin.
-    array: usize,
+    /// Where the values begin.
     data: usize,
-    end: usize,
     count: u32,
     /// It is known that no extension is in the values.
     is_plain: bool,
@@ -168,33 +167,18 @@ impl Reply {
         let mut header = [0u8; 5];
         let len = array_header(count, &mut header);
         if data >= len {
+            bytes.truncate(end);
             bytes[data - len..data].copy_from_slice(&header[..len]);
-            return Reply {
-                token,
-                outcome,
-                bytes,
-                array: data - len,
-                data,
-                end,
-                count,
-                is_plain: false,
-                share: None,
-            };
+            return Reply::holding(token, outcome, bytes, data, count);
         }
         let mut moved = Vec::with_capacity(len + end - data);
         moved.extend_from_slice(&header[..len]);
         moved.extend_from_slice(&bytes[data..end]);
-        Reply {
-            token,
-            outcome,
-            end: moved.len(),
-            bytes: moved,
-            array: 0,
-            data: len,
-            count,
-            is_plain: false,
-            share: None,
-        }
+        Reply::holding(token, outcome, moved, len, count)
+    }
+
+    fn holding(token: Token, outcome: Outcome, bytes: Vec<u8>, data: usize, count: u32) -> Reply {
+        Reply { token, outcome, bytes, data, count, is_plain: false, share: None }
     }
 
     /// One value written by `write` into `buffer`, whose content is dropped.
@@ -207,18 +191,7 @@ impl Reply {
         buffer.clear();
         buffer.push(0x91);
         write(&mut buffer);
-        let end = buffer.len();
-        Reply {
-            token,
-            outcome,
-            bytes: buffer,
-            array: 0,
-            data: 1,
-            end,
-            count: 1,
-            is_plain: false,
-            share: None,
-        }
+        Reply::holding(token, outcome, buffer, 1, 1)
     }
 
     /// A copy of `values` in `buffer`.
@@ -235,8 +208,7 @@ impl Reply {
         buffer.reserve(len + values.len());
         buffer.extend_from_slice(&header[..len]);
         buffer.extend_from_slice(values);
-        let end = buffer.len();
-        Reply { token, outcome, bytes: buffer, array: 0, data: len, end, count, is_plain: false, share: None }
+        Reply::holding(token, outcome, buffer, len, count)
     }
 
     /// Something pushed, which counts as `unread` until this reply is dropped.
@@ -265,12 +237,12 @@ impl Reply {
 
     /// The values, one after another.
     pub fn values(&self) -> &[u8] {
-        &self.bytes[self.data..self.end]
+        &self.bytes[self.data..]
     }
 
     /// The values as one MessagePack array.
     pub fn array(&self) -> &[u8] {
-        &self.bytes[self.array..self.end]
+        &self.bytes[self.data - array_header_len(self.count)..]
     }
 
     /// Bytes of memory that it holds.
@@ -284,17 +256,27 @@ impl Reply {
     }
 }
 
+/// Writes it and gives its length.
 fn array_header(count: u32, header: &mut [u8; 5]) -> usize {
-    if count <= 15 {
-        header[0] = 0x90 | count as u8;
-        return 1;
+    let len = array_header_len(count);
+    match len {
+        1 => header[0] = 0x90 | count as u8,
+        3 => {
+            header[0] = 0xdc;
+            header[1..3].copy_from_slice(&(count as u16).to_be_bytes());
+        }
+        _ => {
+            header[0] = 0xdd;
+            header[1..5].copy_from_slice(&count.to_be_bytes());
+        }
     }
-    if let Ok(count) = u16::try_from(count) {
-        header[0] = 0xdc;
-        header[1..3].copy_from_slice(&count.to_be_bytes());
-        return 3;
+    len
+}
+
+fn array_header_len(count: u32) -> usize {
+    match count {
+        0..=0xf => 1,
+        0x10..=0xffff => 3,
+        _ => 5,
     }
-    header[0] = 0xdd;
-    header[1..5].copy_from_slice(&count.to_be_bytes());
-    5
 }

@@ -28,7 +28,7 @@ struct Waiter {
     owner: Owner,
     router: u32,
     /// The engine that has the call.
-    engine: usize,
+    engine: u32,
     state: State,
 }
 
@@ -49,8 +49,9 @@ pub struct Future {
     answer_by: Time,
     /// The newest of those that sleep on it.
     sleepers: Key,
-    /// What the function has pushed and nobody has taken.
-    pushed: VecDeque<Reply>,
+    /// What the function has pushed and nobody has taken. Few are pushed to, and each takes a slot of the same size.
+    #[expect(clippy::box_collection, reason = "a queue in its place would be most of a slot")]
+    pushed: Option<Box<VecDeque<Reply>>>,
 }
 
 struct Sleeper {
@@ -92,7 +93,7 @@ const STEP: usize = 1 << 20;
 impl Future {
     /// `shape` is for whoever reads the answer. The engine answers until `answer_by`.
     pub fn new(shape: u8, answer_by: Time) -> Future {
-        Future { shape, answer_by, sleepers: NOBODY, pushed: VecDeque::new() }
+        Future { shape, answer_by, sleepers: NOBODY, pushed: None }
     }
 }
 
@@ -111,7 +112,7 @@ impl Waiters {
     }
 
     pub fn link(&mut self, owner: Owner, router: u32, engine: usize) -> Link<'_> {
-        let token = self.slab.insert(Waiter { owner, router, engine, state: State::Waiting });
+        let token = self.slab.insert(Waiter { owner, router, engine: engine as u32, state: State::Waiting });
         Link { waiters: self, token }
     }
 
@@ -131,7 +132,7 @@ impl Waiters {
             if let Owner::Future(future) = &mut waiter.owner {
                 self.kept += reply.capacity();
                 self.grown += reply.capacity();
-                future.pushed.push_back(reply);
+                future.pushed.get_or_insert_default().push_back(reply);
                 let sleepers = future.sleepers;
                 self.nudge(sleepers);
             }
@@ -224,7 +225,8 @@ impl Waiters {
     pub fn pending(&self, token: Token, pushes: usize) -> Option<Time> {
         match self.slab.get(token)? {
             Waiter { state: State::Waiting, owner: Owner::Future(future), .. } => {
-                (future.pushed.len() < pushes).then_some(future.answer_by)
+                let pushed = future.pushed.as_ref().map_or(0, |pushed| pushed.len());
+                (pushed < pushes).then_some(future.answer_by)
             }
             _ => None,
         }
@@ -234,7 +236,7 @@ impl Waiters {
     pub fn pushed(&self, token: Token, number: usize) -> Option<(&Reply, u8)> {
         match self.slab.get(token)? {
             Waiter { owner: Owner::Future(future), .. } => {
-                Some((future.pushed.get(number.checked_sub(1)?)?, future.shape))
+                Some((future.pushed.as_ref()?.get(number.checked_sub(1)?)?, future.shape))
             }
             _ => None,
         }
@@ -243,7 +245,7 @@ impl Waiters {
     /// The first of what was pushed, which is the caller's from now on.
     pub fn take_pushed(&mut self, token: Token) -> Option<(Reply, u8)> {
         let Owner::Future(future) = &mut self.slab.get_mut(token)?.owner else { return None };
-        let reply = future.pushed.pop_front()?;
+        let reply = future.pushed.as_mut()?.pop_front()?;
         self.kept -= reply.capacity();
         Some((reply, future.shape))
     }
@@ -317,7 +319,7 @@ impl Waiters {
 
     /// Lua may be reading one of these.
     fn drop_pushed(&mut self, future: Future, held: &mut Held, buffers: &mut Buffers) {
-        for reply in future.pushed {
+        for reply in future.pushed.into_iter().flat_map(|pushed| *pushed) {
             self.kept -= reply.capacity();
             held.inherit(reply, buffers);
         }
@@ -365,7 +367,7 @@ impl Waiters {
 
 impl Waiter {
     fn place(&self) -> Place {
-        Place { router: self.router, engine: self.engine }
+        Place { router: self.router, engine: self.engine as usize }
     }
 }
 
