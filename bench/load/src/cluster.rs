@@ -2,7 +2,7 @@
 //! their own under the temporary one; all of it is gone when the values are dropped.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::client::Client;
 use crate::mp::{self, Val};
 use crate::peers::Peers;
-use crate::{sys, workload};
+use crate::{ports, sys, workload};
 
 /// What all processes of a run share.
 #[derive(Clone)]
@@ -179,7 +179,7 @@ impl Cluster {
         let places = (1..=STORAGES)
             .map(|i| {
                 Ok(Place {
-                    port: free_port()?,
+                    port: ports::free()?,
                     replicaset: format!("aaaaaaaa-0000-4000-8000-{i:012}"),
                     instance: format!("bbbbbbbb-0000-4000-8000-{i:012}"),
                 })
@@ -244,7 +244,7 @@ impl Cluster {
     pub fn router(&self, name: &str, setup: &[&str]) -> Result<Process, String> {
         let n = self.spawned.fetch_add(1, Ordering::Relaxed);
         let dir = self.dir.path().join(format!("router-{name}-{n}"));
-        let port = free_port()?;
+        let port = ports::free()?;
         let mut config = self.config(&dir);
         config["port"] = json!(port);
         config["setup"] = json!(setup);
@@ -288,12 +288,6 @@ impl Cluster {
 
 fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind(local(0)).map_err(|e| format!("no free port: {e}"))?;
-    Ok(listener.local_addr().map_err(|e| e.to_string())?.port())
 }
 
 /// Puts the first of the files that exists into `dir`, under the name that Tarantool looks for.

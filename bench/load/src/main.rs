@@ -2,7 +2,7 @@
 //!
 //! - `template`, `workload`, `check`: prebuilt requests, and what must come back.
 //! - `generator`: the load itself. `client`: calls that are not measured.
-//! - `hosts`, `cluster`, `peers`, `kinds`: Tarantools found, processes started, storages simulated, things compared.
+//! - `hosts`, `cluster`, `ports`, `peers`, `kinds`: Tarantools found, processes started, storages simulated, things compared.
 //! - `table`, `plot`: figures for people.
 //! - `bench`, `soak`, `run`: the subcommands.
 
@@ -17,6 +17,7 @@ mod kinds;
 mod mp;
 mod peers;
 mod plot;
+mod ports;
 mod run;
 mod soak;
 mod sys;
