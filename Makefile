@@ -23,7 +23,7 @@ HOST = $(or $(firstword $(TARANTOOL)),$(shell command -v tarantool),$(lastword $
 # What is given to make, its commands get anyway; exporting what is not given would make it empty.
 export CARGO_TARGET_DIR
 
-.PHONY: help build install test test-rust test-tarantool test-rock test-keys lint layers demo bench bench-quick bench-micro soak clean need-tarantool
+.PHONY: help build install test test-rust test-bench test-tarantool test-rock test-keys lint layers demo bench bench-quick bench-micro soak clean need-tarantool
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -39,10 +39,13 @@ install: build ## put rawshard.so into LIBDIR and the Lua files into LUADIR
 	install -m 0755 $(LIBRARY) $(DESTDIR)$(LIBDIR)/rawshard.so
 	cd lua && find . -name '*.lua' -exec install -D -m 0644 {} $(abspath $(DESTDIR)$(LUADIR))/{} \;
 
-test: need-tarantool test-rust test-tarantool test-rock ## all tests: the core by cargo, then every Tarantool found
+test: need-tarantool test-rust test-bench test-tarantool test-rock ## all tests: the core by cargo, then every Tarantool found
 
 test-rust: ## the core alone, no Tarantool needed
 	$(CARGO) test
+
+test-bench: ## the load generator's own parts
+	CARGO_TARGET_DIR=target/bench $(CARGO) test --manifest-path bench/load/Cargo.toml
 
 test-tarantool: need-tarantool build ## unit and integration tests inside Tarantool
 	$(HOST) test/run.lua $(TESTS)
@@ -57,6 +60,11 @@ lint: layers ## formatting, clippy, layer order, luacheck where installed
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) clippy --all-targets --features module -- -D warnings
+	@for crate in load floor micro; do \
+		echo "bench/$$crate"; \
+		$(CARGO) fmt --check --manifest-path bench/$$crate/Cargo.toml && CARGO_TARGET_DIR=target/bench \
+			$(CARGO) clippy --quiet --all-targets --manifest-path bench/$$crate/Cargo.toml -- -D warnings || exit 1; \
+	done
 	@if command -v luacheck >/dev/null; then luacheck .; else echo "luacheck is not installed: skipped"; fi
 
 layers: ## which module may use which
