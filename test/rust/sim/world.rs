@@ -750,13 +750,14 @@ impl World {
             *left -= bytes.len();
         }
         let piece = self.piece(bytes.len());
-        while !bytes.is_empty() {
-            let most = piece.min(bytes.len()) as u64;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let most = piece.min(rest.len()) as u64;
             let size = if piece == usize::MAX { most } else { self.random.between(1, most) };
-            let rest = bytes.split_off(size as usize);
+            let (head, tail) = rest.split_at(size as usize);
             let at = self.arrival(conn, 1);
-            self.plan(at, What::ToRouter(conn, bytes));
-            bytes = rest;
+            self.plan(at, What::ToRouter(conn, head.to_vec()));
+            rest = tail;
         }
         if cut {
             self.close_gently(conn);
