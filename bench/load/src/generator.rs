@@ -21,6 +21,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::check::{Check, Verdict};
 use crate::mp;
+use crate::random::Random;
 use crate::sys;
 use crate::template::{Fill, Template};
 use crate::workload::{Returns, Shape, Workload};
@@ -37,7 +38,7 @@ pub struct Plan {
     pub rate: Option<f64>,
     /// Open loop: requests that are due together.
     pub burst: u64,
-    /// Buckets 1..=buckets are named in turn.
+    /// Buckets 1..=buckets are named at random: who hashes keys has no runs of neighbours, which live on the same instance.
     pub buckets: u32,
     /// Refusals and raised errors are counted, not held against the router.
     pub tolerant: bool,
@@ -189,7 +190,7 @@ impl Generator {
             check: Check::new(plan.answers.clone(), plan.exact),
             left: plan.count.unwrap_or(u64::MAX),
             in_flight: 0,
-            next_bucket: 0,
+            random: Random::new(SEED),
             stats: Stats::new(),
         };
         self.drive(&mut run)?;
@@ -321,6 +322,9 @@ impl Generator {
     }
 }
 
+/// Of all runs, so that all kinds get the same calls.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// One run: what is common to all connections.
 struct Run<'a> {
     plan: &'a Plan,
@@ -328,7 +332,7 @@ struct Run<'a> {
     check: Check,
     left: u64,
     in_flight: u64,
-    next_bucket: u32,
+    random: Random,
     stats: Stats,
 }
 
@@ -344,12 +348,11 @@ impl Run<'_> {
         let s = &mut conn.slots[slot as usize];
         // The upper bits count how often the slot was used: an answer given twice fits no request.
         s.fill.sync = (s.fill.sync.wrapping_add(1 << SLOT_BITS) & !((1 << SLOT_BITS) - 1)) | slot;
-        s.fill.bucket = self.next_bucket + 1;
+        s.fill.bucket = self.random.below(self.plan.buckets.into()) as u32 + 1;
         s.fill.id = self.plan.first_id + self.stats.sent;
         s.live = true;
         s.due = due;
         self.plan.request.render(&s.fill, &mut conn.output);
-        self.next_bucket = if s.fill.bucket >= self.plan.buckets { 0 } else { s.fill.bucket };
         self.stats.sent += 1;
         self.in_flight += 1;
         true

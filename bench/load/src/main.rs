@@ -18,6 +18,7 @@ mod mp;
 mod peers;
 mod plot;
 mod ports;
+mod random;
 mod run;
 mod soak;
 mod sys;

@@ -20,6 +20,7 @@ use crate::generator::{Generator, Plan, Stats};
 use crate::hosts;
 use crate::kinds::{self, Kind};
 use crate::mp::{self, Val};
+use crate::random::{self, Random};
 use crate::sys;
 use crate::table::Table;
 use crate::workload::Workload;
@@ -103,7 +104,7 @@ pub fn main(args: &[String]) -> Result<(), String> {
     let build = args.text("build").map(PathBuf::from).unwrap_or(root.join("build"));
     let options = Options {
         seconds: args.get("seconds", 600.0)?,
-        seed: args.get("seed", random_seed())?,
+        seed: args.get("seed", random::seed_of_now())?,
         conns: args.get("conns", 50)?,
         depth: args.get("depth", 20)?,
         payload: args.get("payload", 64)?,
@@ -150,7 +151,7 @@ pub fn main(args: &[String]) -> Result<(), String> {
             loads: &loads,
             start: Instant::now(),
             control: None,
-            random: Random(options.seed | 1),
+            random: Random::new(options.seed),
             seen: Seen::default(),
         };
         watch.disturb(&mut cluster);
@@ -454,29 +455,4 @@ fn judge_memory(seen: &mut Seen) {
             seen.failures.push(format!("{name} grew by {:.1} MB", b - a));
         }
     }
-}
-
-/// xorshift64*: small, and the same everywhere for one seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 32) % n
-    }
-
-    fn between(&mut self, from: f64, to: f64) -> f64 {
-        from + (self.next() >> 11) as f64 / (1u64 << 53) as f64 * (to - from)
-    }
-}
-
-fn random_seed() -> u64 {
-    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::from(time.subsec_nanos()) ^ (time.as_secs() << 20 & 0xffff_ffff)
 }

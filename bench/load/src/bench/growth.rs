@@ -11,6 +11,8 @@ use crate::sys;
 use crate::table::Table;
 use crate::workload::Workload;
 
+const BUSY_INSTANCES: &str = "instances at 20 000 in flight";
+
 /// What is compared with each other, interleaved in rounds.
 struct Group {
     what: &'static str,
@@ -52,7 +54,14 @@ impl Bench<'_> {
         let mut json_out = serde_json::Map::new();
         let mut points: BTreeMap<(&str, u64), Vec<Sample>> = BTreeMap::new();
         let mut rss_at_rest = None;
-        let groups = [Self::in_flight, Self::payload, Self::engine_threads, Self::buckets, Self::instances];
+        let groups = [
+            Self::in_flight,
+            Self::payload,
+            Self::engine_threads,
+            Self::buckets,
+            Self::instances,
+            Self::busy_instances,
+        ];
         for group in groups {
             let mut group = group(self)?;
             self.rounds(&mut group.subjects)?;
@@ -83,7 +92,12 @@ impl Bench<'_> {
         self.results.insert("growth".into(), json_out.into());
         let medians = points.iter().map(|(point, samples)| (*point, median_sample(samples))).collect();
         self.picture(&medians)?;
-        let grown = [("in flight", 1_000, 20_000), ("buckets", 1_000, 1_000_000), ("instances", 2, 200)];
+        let grown = [
+            ("in flight", 1_000, 20_000),
+            ("buckets", 1_000, 1_000_000),
+            ("instances", 2, 200),
+            (BUSY_INSTANCES, 2, 200),
+        ];
         for (what, from, to) in grown {
             if let (Some(few), Some(many)) = (points.get(&(what, from)), points.get(&(what, to))) {
                 let ratio = paired(many, few, |s| s.process_us);
@@ -133,24 +147,40 @@ impl Bench<'_> {
         for buckets in [1_000u32, 30_000, 1_000_000] {
             let env = Env { bucket_count: buckets, ..self.cluster.env.clone() };
             let cluster = Cluster::start(&env, self.options.keep)?;
-            self.add_on(cluster, &mut group, buckets.into())?;
+            let load = (self.options.conns, self.options.depth);
+            self.add_on(cluster, &mut group, buckets.into(), load)?;
         }
         Ok(group)
     }
 
     fn instances(&mut self) -> Result<Group, String> {
-        let mut group = Group::new("instances");
+        self.on_instances("instances", (self.options.conns, self.options.depth))
+    }
+
+    /// The same with so many calls in flight that each of 200 instances has a hundred.
+    fn busy_instances(&mut self) -> Result<Group, String> {
+        self.on_instances(BUSY_INSTANCES, (200, 100))
+    }
+
+    fn on_instances(&mut self, what: &'static str, load: (usize, usize)) -> Result<Group, String> {
+        let mut group = Group::new(what);
         for instances in [2, 20, 200] {
             let cluster = Cluster::simulated(&self.cluster.env, instances, self.options.keep)?;
-            self.add_on(cluster, &mut group, instances as u64)?;
+            self.add_on(cluster, &mut group, instances as u64, load)?;
         }
         Ok(group)
     }
 
     /// One more of the group, on a cluster of its own.
-    fn add_on(&mut self, cluster: Cluster, group: &mut Group, n: u64) -> Result<(), String> {
+    fn add_on(
+        &mut self,
+        cluster: Cluster,
+        group: &mut Group,
+        n: u64,
+        (conns, depth): (usize, usize),
+    ) -> Result<(), String> {
         let was = std::mem::replace(&mut self.cluster, cluster);
-        let subject = self.one("T1", self.options.conns, self.options.depth);
+        let subject = self.one("T1", conns, depth);
         group.clusters.push(std::mem::replace(&mut self.cluster, was));
         group.add(n, n.to_string(), subject?);
         Ok(())
@@ -171,6 +201,7 @@ impl Bench<'_> {
             ("engine threads", "engine threads"),
             ("buckets", "buckets"),
             ("instances", "instances (simulated)"),
+            (BUSY_INSTANCES, "instances, 20 000 calls in flight"),
         ];
         let panels: Vec<Panel> = titles
             .iter()
