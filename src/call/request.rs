@@ -280,3 +280,29 @@ fn array_header_len(count: u32) -> usize {
         _ => 5,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::mp::Cursor;
+
+    #[test]
+    fn the_array_of_a_reply_is_its_values_behind_their_count() {
+        let token = Key { index: 1, generation: 1 };
+        for count in [0, 1, 15, 16, 0xffff, 0x1_0000] {
+            let values = vec![7; count as usize];
+            let mut replies = vec![Reply::copied(token, Outcome::Values, vec![1, 2, 3], &values, count)];
+            // With less and with more before the values than the header takes, and with something behind them.
+            for before in 0..8 {
+                let bytes = [&vec![9; before][..], &values, b"rest"].concat();
+                let end = before + values.len();
+                replies.push(Reply::new(token, Outcome::Values, bytes, before, end, count));
+            }
+            for reply in replies {
+                let mut cursor = Cursor::new(reply.array());
+                assert_eq!((cursor.array(), cursor.rest()), (Ok(count), &values[..]));
+                assert_eq!((reply.values(), reply.count()), (&values[..], count));
+            }
+        }
+    }
+}
