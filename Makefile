@@ -45,7 +45,7 @@ test-rust: ## the core alone, no Tarantool needed
 	$(CARGO) test
 
 test-bench: ## the load generator's own parts
-	CARGO_TARGET_DIR=target/bench $(CARGO) test --manifest-path bench/load/Cargo.toml
+	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/bench $(CARGO) test --manifest-path bench/load/Cargo.toml
 
 test-tarantool: need-tarantool build ## unit and integration tests inside Tarantool
 	$(HOST) test/run.lua $(TESTS)
@@ -62,7 +62,7 @@ lint: layers ## formatting, clippy, layer order, luacheck where installed
 	$(CARGO) clippy --all-targets --features module -- -D warnings
 	@for crate in load floor micro; do \
 		echo "bench/$$crate"; \
-		$(CARGO) fmt --check --manifest-path bench/$$crate/Cargo.toml && CARGO_TARGET_DIR=target/bench \
+		$(CARGO) fmt --check --manifest-path bench/$$crate/Cargo.toml && CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/bench \
 			$(CARGO) clippy --quiet --all-targets --manifest-path bench/$$crate/Cargo.toml -- -D warnings || exit 1; \
 	done
 	@if command -v luacheck >/dev/null; then luacheck .; else echo "luacheck is not installed: skipped"; fi

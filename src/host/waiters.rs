@@ -50,7 +50,7 @@ pub struct Future {
     /// The newest of those that sleep on it.
     sleepers: Key,
     /// What the function has pushed and nobody has taken. Few are pushed to, and each takes a slot of the same size.
-    #[expect(clippy::box_collection, reason = "a queue in its place would be most of a slot")]
+    #[expect(clippy::box_collection, reason = "a queue in its place would be a quarter of a slot")]
     pushed: Option<Box<VecDeque<Reply>>>,
 }
 

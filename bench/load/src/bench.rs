@@ -695,13 +695,13 @@ impl<'a> Bench<'a> {
             plan.exact = kind.exact;
             // Straight to the first storage: it has the first half of the buckets.
             plan.buckets = if kind.shape == Shape::Storage {
-                self.cluster.env.bucket_count / 2
+                (self.cluster.env.bucket_count / 2).max(1)
             } else {
                 self.cluster.env.bucket_count
             };
             subjects.push(Subject { kind, _process: process, control, generator, plan, samples: Vec::new() });
         }
-        // Every bucket is asked for once and the JIT sees the code before anything counts.
+        // Buckets are known and the JIT sees the code before anything counts.
         for s in &mut subjects {
             s.load(WARM_UP.min(self.options.seconds))?;
         }

@@ -348,7 +348,7 @@ impl Run<'_> {
         let s = &mut conn.slots[slot as usize];
         // The upper bits count how often the slot was used: an answer given twice fits no request.
         s.fill.sync = (s.fill.sync.wrapping_add(1 << SLOT_BITS) & !((1 << SLOT_BITS) - 1)) | slot;
-        s.fill.bucket = self.random.below(self.plan.buckets.into()) as u32 + 1;
+        s.fill.bucket = self.random.below(self.plan.buckets.max(1).into()) as u32 + 1;
         s.fill.id = self.plan.first_id + self.stats.sent;
         s.live = true;
         s.due = due;

@@ -33,6 +33,7 @@ fn main() {
         None => ("help", &[][..]),
     };
     sys::catch_signals();
+    sys::raise_open_files();
     let result = match command {
         "bench" => bench::main(rest),
         "soak" => soak::main(rest),

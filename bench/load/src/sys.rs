@@ -63,6 +63,19 @@ pub fn catch_signals() {
     }
 }
 
+/// Hundreds of connections and simulated storages need more open files than a shell allows by default. What is not granted
+/// shows where the first one is missing.
+pub fn raise_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: it points to a value of the right type, which outlives both calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
 /// As if Ctrl-C had been pressed.
 pub fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
